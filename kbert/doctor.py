@@ -159,8 +159,8 @@ def examine_conflicts() -> list[Finding]:
             Finding(
                 "BROKEN",
                 "tensorflow-text",
-                f"{text} beside tensorflow {tensorflow}",
-                "both of one version: it is compiled against TensorFlow's library",
+                f"{text} with tensorflow {tensorflow}",
+                "install the same version of both: it is compiled against TensorFlow's library",
             )
         )
     legacy = os.environ.get("TF_USE_LEGACY_KERAS", "")
@@ -170,7 +170,7 @@ def examine_conflicts() -> list[Finding]:
                 "BROKEN",
                 "TF_USE_LEGACY_KERAS",
                 legacy,
-                "tf.keras is Keras 2 then, and kbert's models are Keras 3's: unset it",
+                "unset it: it makes tf.keras Keras 2, but kbert's models require Keras 3",
             )
         )
     elif _version("tf-keras"):
@@ -179,7 +179,7 @@ def examine_conflicts() -> list[Finding]:
                 "note",
                 "tf-keras",
                 _version("tf-keras") or "",
-                "Keras 2: its layers, optimizers and callbacks do not go into kbert's models",
+                "Keras 2: its layers, optimizers and callbacks do not work with kbert's models",
             )
         )
     return found or [Finding("ok", "packages, environment", "none known")]
@@ -219,22 +219,22 @@ def why_no_gpu(built_with_cuda: bool, said: str) -> Finding:
     """
     hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
     if not glob.glob("/dev/nvidia[0-9]*"):
-        return Finding("slow", "GPU", "none", "everything is computed on the processor")
+        return Finding("slow", "GPU", "none", "everything is computed on the CPU")
     if hidden is not None and hidden.strip() in ("", "-1"):
         return Finding("note", "GPU", "hidden", f"CUDA_VISIBLE_DEVICES={hidden!r}")
     if not built_with_cuda:
         hint = "this TensorFlow is built without CUDA: pip install 'kbert[gpu]' on Linux x86-64"
-        return Finding("BROKEN", "GPU", "there, not seen", hint)
+        return Finding("BROKEN", "GPU", "present, not seen", hint)
     try:
         ctypes.CDLL("libcuda.so.1")
     except OSError:
         hint = "no driver (libcuda.so.1): install NVIDIA's; in Docker start with --gpus all"
-        return Finding("BROKEN", "GPU", "there, not seen", hint)
+        return Finding("BROKEN", "GPU", "present, not seen", hint)
     lines = [x for x in said.splitlines() if "Cannot" in x or "Could not" in x or "failed" in x]
-    hint = _one_line(lines[0].split("] ")[-1]) if lines else "TensorFlow does not say why"
+    hint = _one_line(lines[0].split("] ")[-1]) if lines else "TensorFlow gives no reason"
     if _version("nvidia-cudnn-cu12") is None:
         hint = f"CUDA's libraries are missing: pip install 'kbert[gpu]' ({hint})"
-    return Finding("BROKEN", "GPU", "there, not seen", hint)
+    return Finding("BROKEN", "GPU", "present, not seen", hint)
 
 
 def examine_processor(said: str) -> list[Finding]:
@@ -245,14 +245,14 @@ def examine_processor(said: str) -> list[Finding]:
     """
     cores, memory = usable_cores(), usable_memory()
     state = "ok" if cores >= 4 else "slow"
-    hint = "" if cores >= 4 else "a run of minutes for bert-tiny, of days for bert-base"
+    hint = "" if cores >= 4 else "training takes minutes for bert-tiny, days for bert-base"
     found = [Finding(state, "cores", f"{cores:g}", hint)]
     whole = os.cpu_count() or 1
     if cores < whole:
         found.append(
             Finding(
                 "note",
-                "limit of cores",
+                "core limit",
                 f"{cores:g} of {whole}",
                 "TensorFlow starts a thread for each core of the machine that it sees",
             )
@@ -261,7 +261,7 @@ def examine_processor(said: str) -> list[Finding]:
         found.append(Finding("note", "memory", "unknown"))
     else:
         state = "ok" if memory >= ENOUGH_MEMORY else "slow"
-        hint = "kbert.describe(name).training_memory(rows, length) says what a model takes"
+        hint = "kbert.describe(name).training_memory(rows, length) estimates what a model requires"
         found.append(Finding(state, "memory", f"{memory / GIB:.1f} GiB", hint))
     return [*found, *_instructions(_processor_flags(), said)]
 
@@ -290,7 +290,7 @@ def examine_extras() -> list[Finding]:
         if outside:
             found.append(Finding("BROKEN", extra, "; ".join(outside), opens))
         elif missing:
-            shown = f"without {', '.join(missing[:2])}" + (", …" if len(missing) > 2 else "")
+            shown = f"missing {', '.join(missing[:2])}" + (", …" if len(missing) > 2 else "")
             found.append(Finding("-", extra, shown, f"pip install 'kbert[{extra}]': {opens}"))
         else:
             found.append(Finding("ok", extra, "installed", opens))
@@ -452,7 +452,7 @@ def _foreign_requirements() -> Iterator[Finding]:
             version, range_ = _version(wanted.name), str(wanted.specifier)
             if version is None or not _fits(version, range_):
                 value = f"{wanted.name} {version or 'missing'}"
-                hint = f"needs {wanted.name}{range_}"
+                hint = f"requires {wanted.name}{range_}"
                 yield Finding("BROKEN", package, value, hint)
             ahead.append(wanted.name)
 
@@ -471,7 +471,7 @@ def _backend(keras: dict[str, Any]) -> Finding:
         return Finding("ok", "Keras' backend", name)
     if name == "jax":
         return Finding("ok", "Keras' backend", name, ", ".join(keras["devices"]))
-    hint = "layers, heads and models run on it; training and programs need tensorflow or jax"
+    hint = "layers, heads and models run on it; training and programs require tensorflow or jax"
     return Finding("note", "Keras' backend", name, hint)
 
 
@@ -480,13 +480,17 @@ def _instructions(flags: frozenset[str] | None, said: str) -> Iterator[Finding]:
         if "avx" not in flags:
             yield Finding("BROKEN", "AVX", "missing", "TensorFlow's wheels are compiled for it")
         elif not {"avx2", "fma"} <= flags:
-            yield Finding("slow", "AVX2 and FMA", "missing", "products take twice as long or more")
+            yield Finding(
+                "slow", "AVX2 and FMA", "missing", "matrix products take at least twice as long"
+            )
         else:
             wider = [x for x in ("avx512f", "avx512_vnni", "avx_vnni") if x in flags]
             yield Finding("ok", "AVX2 and FMA", ", ".join(["there", *wider]))
         halves = [x for x in ("avx512_bf16", "amx_bf16") if x in flags]
         if halves:
-            yield Finding("ok", "bfloat16", ", ".join(halves), "mixed_bfloat16 is quicker here")
+            yield Finding(
+                "ok", "bfloat16", ", ".join(halves), "mixed_bfloat16 is faster on this processor"
+            )
         else:
             hint = "mixed_bfloat16 is slower than float32 on this processor"
             yield Finding("slow", "bfloat16", "emulated", hint)
@@ -495,7 +499,7 @@ def _instructions(flags: frozenset[str] | None, said: str) -> Iterator[Finding]:
     elif "oneDNN custom operations are on" in said:
         yield Finding("ok", "oneDNN", "on")
     else:
-        yield Finding("note", "oneDNN", "not mentioned", "TensorFlow tells where it uses it")
+        yield Finding("note", "oneDNN", "not mentioned", "TensorFlow logs where it uses it")
 
 
 def _processor_flags() -> frozenset[str] | None:
@@ -506,7 +510,7 @@ def _processor_flags() -> frozenset[str] | None:
 
 def _how_it_ended(status: int) -> str:
     if status >= 0:
-        return f"the process ended with {status}"
+        return f"the process exited with status {status}"
     name = signal.Signals(-status).name
     hint = ": an instruction that this processor lacks" if name == "SIGILL" else ""
     return f"the process was killed by {name}{hint}"

@@ -30,11 +30,15 @@ def define_flags(columns: type[Options], answers: type[Options]) -> None:
         columns: options for the columns of the input.
         answers: options of the answers.
     """
-    flags.DEFINE_string("preset", None, "Folder or name of the model, or what kbert-export wrote.")
+    flags.DEFINE_string(
+        "preset", None, "Folder or name of the model, or a folder written by kbert-export."
+    )
     define_task_module_flag(with_options=False)
-    flags.DEFINE_string("input", None, "A .txt, .csv, .tsv or .jsonl file, or - for text lines.")
+    flags.DEFINE_string(
+        "input", None, "A .txt, .csv, .tsv or .jsonl file, or - for lines of standard input."
+    )
     flags.DEFINE_string("output", None, "File of the answers, or - for standard output.")
-    flags.DEFINE_integer("batch_size", 32, "Rows that go through the model together.", 1)
+    flags.DEFINE_integer("batch_size", 32, "Rows per forward pass.", 1)
     option_flags.define(columns)
     option_flags.define(answers)
     command.define_ignore_flag()
@@ -95,7 +99,7 @@ def answer(program: str, task_class: "type[Task]", options: flags.FlagValues, co
             bar.show(records.consumed, answered)
     said = f"{output.records:,} answers"
     print(
-        f"{options.output} holds {said}, finished" if finished else f"{said} in {options.output}",
+        f"{options.output} is complete: {said}" if finished else f"{said} in {options.output}",
         file=sys.stderr,
     )
 
@@ -104,8 +108,8 @@ def _output(program: str, path: str, identity: dict[str, Any], task: "Task") -> 
     vectors = path.endswith(".npy")
     if vectors and program != VECTORS:
         raise ValueError(
-            f"A .npy file holds the vectors that {VECTORS} writes. "
-            f"Received: --output={path} of {program}"
+            f"--output can be a .npy file for {VECTORS} only. Received: --output={path} of "
+            f"{program}"
         )
     return experiments.AnswerFile(path, identity, cast(Any, task).width if vectors else None)
 

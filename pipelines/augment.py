@@ -44,23 +44,23 @@ from .task_flags import ColumnOptions, columns, define_task_flag
 
 def define_flags() -> None:
     """Declares the flags; called when the program starts, never on import."""
-    define_task_flag("Which kind of data, from which files, as for kbert-finetune.")
+    define_task_flag("Kind of task and format of its files, as for kbert-finetune.")
     flags.DEFINE_string("train", None, "The texts: a file, a pattern, a folder or tfds:NAME.")
     option_flags.define(ColumnOptions)
     flags.DEFINE_string(
-        "preset", None, "Pretrained masked LM: a folder with that head, or a name on the hub."
+        "preset", None, "Pretrained model with its masked-LM head: a folder, or a name on the hub."
     )
     flags.DEFINE_string("output_dir", None, "Folder for the shards; the same folder resumes.")
     option_flags.define(augmentation.AugmentationSettings)
     flags.DEFINE_string(
         "vectors",
         None,
-        "For words of several pieces: vectors of word2vec, GloVe or fastText.",
+        "For words of several subwords: file of word vectors (word2vec, GloVe or fastText).",
     )
     flags.DEFINE_integer(
         "max_vectors",
         augmentation.MAX_VECTORS,
-        "Words to read, the first of the file; 0 = all.",
+        "With --vectors: number of words to read from the start of the file; 0 = all.",
         0,
     )
     flags.DEFINE_string(
@@ -77,7 +77,7 @@ def _augment(options: flags.FlagValues) -> None:
     named = experiments.named_task(options.task)
     if not named.task_class.augmentable:
         raise ValueError(
-            "Texts, pairs and tagged words can be augmented; in questions and choices replaced "
+            "--task must be of texts, pairs or tagged words; in questions and choices, replaced "
             f"words would move the answers. Received: --task={options.task}, a "
             f"{named.task_class.__name__}"
         )
@@ -99,8 +99,8 @@ def _augment(options: flags.FlagValues) -> None:
         model = tasks.Pretraining.from_preset(options.preset)
     except ValueError as error:
         raise ValueError(
-            "--preset must be a model that fills masks, with that head: what kbert-pretrain wrote, "
-            f"not a fine-tuned one. {error}"
+            "--preset must be a model with its masked-LM head, such as one written by "
+            f"kbert-pretrain, not a fine-tuned one. {error}"
         ) from error
     augmenter = augmentation.Augmenter(
         table, model, settings, batch_size=options.batch_size, **given

@@ -8,12 +8,15 @@ from absl import flags
 def define() -> None:
     """Declares --runner and --beam_flags."""
     flags.DEFINE_enum(
-        "runner", "local", ["local", "beam"], "Who does the work: this machine, or Apache Beam."
+        "runner",
+        "local",
+        ["local", "beam"],
+        "Where the work runs: on this machine (local), or on Apache Beam.",
     )
     flags.DEFINE_string(
         "beam_flags",
         "",
-        "Beam's own flags, as --runner=FlinkRunner. Default: its local runner.",
+        "Flags for Beam, such as --runner=FlinkRunner. Default: Beam's local runner.",
     )
 
 
@@ -27,7 +30,7 @@ def read(options: flags.FlagValues) -> list[str] | None:
         return shlex.split(options.beam_flags)
     if options.beam_flags:
         raise ValueError(
-            "--beam_flags belong to --runner=beam. "
-            f"Received: --runner={options.runner}, --beam_flags={options.beam_flags!r}"
+            f"--beam_flags requires --runner=beam. Received: --runner={options.runner}, "
+            f"--beam_flags={options.beam_flags!r}"
         )
     return None

@@ -90,7 +90,7 @@ def with_changes(model: Any, changes: dict, dtype: str) -> Any:
     before, after = ([tuple(w.shape) for w in each.weights] for each in (model, changed))
     if before != after:
         raise ValueError(
-            "--set changes no sizes of a pretrained model. Received: "
+            "--set cannot change the sizes of a pretrained model. Received: "
             + ", ".join(f"--set={name}={value}" for name, value in changes.items())
         )
     changed.set_weights(model.get_weights())

@@ -96,7 +96,7 @@ class Program:
             argv: the command line without its flags.
         """
         if len(argv) > 1:
-            sys.exit(f"{self.name} takes flags only. Received: {argv[1:]}")
+            sys.exit(f"{self.name} accepts flags only. Received: {argv[1:]}")
         options = flags.FLAGS
         ignored = options.ignore if "ignore" in options else ()
         with one_line_errors(self.name, *self.errors), ignoring(ignored):
@@ -134,8 +134,8 @@ def check_shards(given: str | None) -> None:
     for folder in [folders] if isinstance(folders, str) else folders:
         if not is_remote(folder) and not exists(folder):
             raise FileNotFoundError(
-                "Training reads a folder that kbert-prepare-corpus has written. Received: "
-                f"{folder!r}, which is not there"
+                "--data_dir must be a folder written by kbert-prepare-corpus. Received: "
+                f"{folder!r}, which does not exist"
             )
 
 
@@ -164,8 +164,8 @@ def define_ignore_flag() -> None:
     flags.DEFINE_list(
         "ignore",
         [],
-        "Keys of a Hugging Face config.json that say nothing about the model, where kbert does not "
-        "know them.",
+        "Unknown keys of a Hugging Face config.json to ignore, because they do not affect what "
+        "the model computes.",
     )
 
 
@@ -224,7 +224,9 @@ def end_threads() -> None:
     for thread in others:
         thread.join(max(end - time.monotonic(), 0))
     if any(thread.is_alive() for thread in others):
-        logging.warning("The program ends; what is loaded or computed is waited for by nobody")
+        logging.warning(
+            "The program ends without waiting for what is still being loaded or computed"
+        )
         logging.flush()
         sys.stdout.flush()
         os._exit(0)

@@ -42,7 +42,7 @@ from . import command
 def define_flags() -> None:
     """Declares the flags; called when the program starts, never on import."""
     flags.DEFINE_string("from", None, "Model to read: a folder, zip file or name, see above.")
-    flags.DEFINE_string("to", None, "Folder to write, empty or not there yet.")
+    flags.DEFINE_string("to", None, "Folder to write, new or empty.")
     flags.DEFINE_enum("format", "kbert", kbert.configs.EncoderConfig.FORMATS, "Format to write.")
     flags.DEFINE_string(
         "architecture",
@@ -52,19 +52,19 @@ def define_flags() -> None:
     )
     flags.DEFINE_string("revision", None, "Branch, tag or commit of a repository on the hub.")
     flags.DEFINE_boolean(
-        "strict", True, "Refuse tensors that kbert has no place for; --nostrict leaves them out."
+        "strict", True, "Refuse tensors that kbert does not support; --nostrict skips them."
     )
     flags.DEFINE_integer(
         "window",
         None,
-        "Tokens around each that it attends to from now on, half of them on either side. Default: "
-        "attention as it is.",
+        "Convert to sliding-window attention: number of tokens that each token attends to, half "
+        "of them on either side. Default: attention is unchanged.",
         lower_bound=2,
     )
     flags.DEFINE_integer(
         "max_positions",
         None,
-        "With --window: the longest row from now on. Default: as it is.",
+        "With --window: new maximum sequence length. Default: unchanged.",
         lower_bound=1,
     )
     flags.DEFINE_boolean("check", False, "Run both models on random inputs and compare.")
@@ -88,7 +88,7 @@ def _convert(options: flags.FlagValues) -> None:
     for check in checks:
         print(f"check: {check}")
     if not all(check.passed for check in checks):
-        sys.exit("kbert-convert: the converted model does not compute what the source does.")
+        sys.exit("kbert-convert: the converted model does not compute the same as the source.")
 
 
 PROGRAM = command.Program(

@@ -35,7 +35,7 @@ def define_flags() -> None:
     """Declares the flags; called when the program starts, never on import."""
     option_flags.define(DemoOptions)
     flags.DEFINE_string(
-        "site_dir", None, "New folder: writes the page with a model in it, and serves nothing."
+        "site_dir", None, "Write the page and its model to this new folder, instead of serving it."
     )
     flags.DEFINE_string(
         "runtime", None, "With --site_dir: the file that `npm pack onnxruntime-web@1.30.0` fetches."
@@ -49,17 +49,19 @@ def _presets(options: flags.FlagValues) -> list[str]:
 def _check(options: flags.FlagValues) -> None:
     if not options.preset and not Path(QUICKSTART).is_dir():
         raise ValueError(
-            "--preset is the folder or the name of a trained model; kbert-quickstart makes one in "
-            "five minutes, which is then taken without a flag. "
-            f"Received: none, and no {QUICKSTART}"
+            "--preset must be given: the folder or the name of a trained model. kbert-quickstart "
+            "makes one in five minutes, which is then the default. Received: none, and no "
+            f"{QUICKSTART}"
         )
     if (options.site_dir is None) != (options.runtime is None):
         raise ValueError(
-            "A site takes both, --site_dir and --runtime. Received: "
+            "--site_dir and --runtime must be given together. Received: "
             f"--site_dir={options.site_dir}, --runtime={options.runtime}"
         )
     if options.site_dir is not None and len(_presets(options)) > 1:
-        raise ValueError(f"A site has one model. Received: {', '.join(options.preset)}")
+        raise ValueError(
+            f"--site_dir supports only one --preset. Received: {', '.join(options.preset)}"
+        )
     _settings(options)
 
 
@@ -73,7 +75,7 @@ def _demo(options: flags.FlagValues) -> None:
         command.end_threads()
         return
     folder = demo.write_site(options.site_dir, _presets(options)[0], options.runtime)
-    print(f"{folder}: to look at it, python -m http.server --directory={folder}")
+    print(f"{folder}: to view it, run python -m http.server --directory={folder}")
 
 
 PROGRAM = command.Program(

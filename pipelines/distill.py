@@ -57,7 +57,7 @@ from .task_run import is_finished
 def define_flags() -> None:
     """Declares the flags; called when the program starts, never on import."""
     option_flags.define(DistillationOptions)
-    flags.DEFINE_string("preset_dir", None, "Folder for the student at the end.")
+    flags.DEFINE_string("preset_dir", None, "Folder for the trained student.")
     flags.DEFINE_string("export_dir", None, "Folder for a SavedModel of the student, to serve.")
     define_task_module_flag()
     define_task_flag("On a task: the kind of task and its files, see kbert-finetune.")

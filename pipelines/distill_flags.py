@@ -37,26 +37,27 @@ class DistillationOptions(Options):
     )
     teacher: str | None = option(
         None,
-        help="The teacher, a folder or a name on the hub: on text a pretrained model, on a task a "
-        "model that kbert-finetune wrote.",
+        help="Teacher, a folder or a name on the hub: on text a pretrained model, on a task a "
+        "model written by kbert-finetune.",
     )
     student: str | None = option(
         None,
-        help="A size from kbert.family, a JSON file with a config, or the folder of a pretrained "
-        "model to start from. Default: on text the recipe's, on a task half of the teacher's "
-        "layers.",
+        help="Student: a size from kbert.family, a JSON file with a config, or the folder of a "
+        "pretrained model to start from. Default: on text the recipe's, on a task half of the "
+        "teacher's layers.",
     )
     num_layers: int | None = option(None, help="Layers of the student.", at_least=1)
     init: str | None = option(
         None,
-        help="Initial weights of the student's layers: every_other of the teacher's, a list of "
-        "teacher layers counted from 0, as 0,2,4,7,9,11, or random; embeddings: random layers, and "
-        "the teacher's embeddings and heads.",
+        help="Initial weights of the student's layers: every_other (every other layer of the "
+        "teacher), teacher layers counted from 0, such as 0,2,4,7,9,11, random, or embeddings "
+        "(random layers with the teacher's embeddings and heads).",
     )
     set: tuple[str, ...] = option(
         (),
-        help="Another value for a field of the student's config, as field=value; repeat it for "
-        "more. For example --set=hidden_size=312 --set=intermediate_size=1200 --init=random.",
+        help="Override a field of the student's config, as field=value; repeat the flag for "
+        "several fields. For example --set=hidden_size=312 --set=intermediate_size=1200 "
+        "--init=random.",
         repeated=True,
     )
     temperature: float | None = option(
@@ -64,13 +65,14 @@ class DistillationOptions(Options):
     )
     term_weights: tuple[str, ...] = option(
         (),
-        help="Other weights of loss terms, as soft_targets=5,own=2; 0 removes a term. "
-        f"The terms: {', '.join(late.TABLE['term'])}.",
+        help="Weights of loss terms instead of the recipe's, such as soft_targets=5,own=2; 0 "
+        f"removes a term. The terms: {', '.join(late.TABLE['term'])}.",
     )
     layers: tuple[str, ...] | None = option(
         None,
-        help="Which teacher layer each student layer is compared with: uniform, last, or one for "
-        f"each, counted from 1, as 2,4,6 ({_NO_LAYER}: not compared). Default: the recipe's.",
+        help="Teacher layer that each student layer is compared with: uniform, last, or one for "
+        f"each, counted from 1, such as 2,4,6 ({_NO_LAYER}: not compared). Default: the "
+        "recipe's.",
     )
 
 
@@ -87,7 +89,9 @@ class OnTextOptions(Options):
 class OnTaskOptions(Options):
     """Options for a student that is trained on the data of a task."""
 
-    augmented: str | None = option(None, help="Folder of kbert-augment, instead of --train.")
+    augmented: str | None = option(
+        None, help="Folder written by kbert-augment, instead of --train."
+    )
     output_dir: str | None = option(None, help="On a task: folder of the run.")
     first_epochs: int | None = option(None, help="Epochs of the stage before the last.", at_least=1)
     first_learning_rate: float | None = option(
@@ -127,13 +131,13 @@ def chosen_recipe(options: flags.FlagValues) -> DistillationRecipe:
     for name in changes:
         if not any(hasattr(term, name) for term in every):
             raise ValueError(
-                f"--{name} is for terms that the recipe {found.name} does not have. Received: "
-                f"--{name}={_shown(options[name].value)}"
+                f"--{name} is not supported by the recipe {found.name}: none of its loss terms "
+                f"uses it. Received: --{name}={_shown(options[name].value)}"
             )
     known = [name for name, kind in kinds.items() if any(isinstance(x, kind) for x in every)]
     if unknown := [name for name in weights if name not in known]:
         raise ValueError(
-            f"--term_weights are for the terms of the recipe {found.name}: {', '.join(known)}. "
+            f"--term_weights must name terms of the recipe {found.name}: {', '.join(known)}. "
             f"Received: {', '.join(unknown)}"
         )
 
@@ -176,7 +180,8 @@ def student_arguments(
         config = encoder_config(options.student)
         if config is None:
             raise ValueError(
-                f"A student is an encoder of the BERT family. Received: --student={options.student}"
+                "--student must be an encoder of the BERT family. Received: "
+                f"--student={options.student}"
             )
         made = config.to_dict() | {"init": "random"}
         del made["vocabulary_size"], made["max_positions"]
@@ -203,8 +208,9 @@ def student_preset(options: flags.FlagValues) -> str | None:
     given = [f"--{n}={_shown(options[n].value)}" for n in names if options[n].value]
     if given:
         raise ValueError(
-            "A student from a folder has that model's sizes and weights: leave "
-            f"--num_layers, --init and --set out. Received: --student={text}, {', '.join(given)}"
+            "--num_layers, --init and --set cannot be combined with a student from a folder, "
+            f"which has that model's sizes and weights. Received: --student={text}, "
+            f"{', '.join(given)}"
         )
     return text
 
@@ -213,7 +219,7 @@ def refuse_other_flags(options: flags.FlagValues, names: Sequence[str], where: s
     """Raises if one of these flags, which this mode does not read, is given."""
     given = [f"--{n}={_shown(options[n].value)}" for n in names if options[n].present]
     if given:
-        raise ValueError(f"These flags are not read {where}. Received: {', '.join(given)}")
+        raise ValueError(f"These flags are not supported {where}. Received: {', '.join(given)}")
 
 
 def describe_terms(terms: Sequence[Term]) -> str:
@@ -228,8 +234,8 @@ def _parse_init(text: str) -> str | list[int]:
         return [int(layer) for layer in text.split(",")]
     except ValueError:
         raise ValueError(
-            "--init takes every_other, embeddings, random, or layers of the teacher, counted from "
-            f"0, as 0,2,4. Received: --init={text}"
+            "--init must be every_other, embeddings, random, or layers of the teacher counted "
+            f"from 0, such as 0,2,4. Received: --init={text}"
         ) from None
 
 
@@ -240,8 +246,8 @@ def _parse_layers(items: list[str] | None) -> str | list[int | None] | None:
         return [None if item == _NO_LAYER else int(item) for item in items]
     except ValueError:
         raise ValueError(
-            "--layers takes uniform, last, or layers of the teacher, counted from 1, as 2,4,6. "
-            f"Received: --layers={','.join(items)}"
+            "--layers must be uniform, last, or layers of the teacher counted from 1, such as "
+            f"2,4,6. Received: --layers={','.join(items)}"
         ) from None
 
 
@@ -253,7 +259,7 @@ def _parse_weights(items: Sequence[str]) -> dict[str, float]:
             weights[name] = float(value)
         except ValueError:
             raise ValueError(
-                "--term_weights takes term=weight, by commas. Received: "
+                "--term_weights must be term=weight, separated by commas. Received: "
                 f"--term_weights={','.join(items)}"
             ) from None
     return weights

@@ -70,9 +70,8 @@ class DistilledText(MaskedText):
         options = self.options
         if options.export_dir and not self.reads_heads:
             raise ValueError(
-                f"The recipe {self.recipe.name} teaches no head, so there is nothing to serve yet: "
-                "fine-tune the student first. Received: --export_dir="
-                f"{options.export_dir}"
+                f"The recipe {self.recipe.name} trains no head, so there is nothing to serve yet: "
+                f"fine-tune the student first. Received: --export_dir={options.export_dir}"
             )
         teacher = self._load_teacher()
         student = self._make_student(teacher)
@@ -96,8 +95,8 @@ class DistilledText(MaskedText):
                 raise
             without = [n for n, x in RECIPES.items() if x.terms and not _takes_heads(x)]
             raise ValueError(
-                f"The recipe {self.recipe.name} reads the teacher's masked-LM head; "
-                f"{' and '.join(without)} take a teacher without. {error}"
+                f"The recipe {self.recipe.name} requires a teacher with a masked-LM head; "
+                f"{' and '.join(without)} support a teacher without one. {error}"
             ) from error
         if teacher.tokenizer.checksum != self.tokenizer.checksum:
             raise ValueError(
@@ -127,7 +126,7 @@ class DistilledText(MaskedText):
             from_teacher = "initialised with every other layer of the teacher"
             self._initialised = {
                 "random": "randomly initialised",
-                EMBEDDINGS: "randomly initialised but for the teacher's embeddings and heads",
+                EMBEDDINGS: "randomly initialised except for the teacher's embeddings and heads",
             }.get(init, from_teacher)
         return kbert.distillation.student(teacher, **made)
 
@@ -171,12 +170,13 @@ def apply_general(options: flags.FlagValues) -> None:
     if not chosen.general:
         text = ", ".join(name for name, found in RECIPES.items() if found.general)
         raise ValueError(
-            "This recipe is for the data of a task, not for text: give --task, or on text one of "
-            f"{text}. Received: --recipe={chosen.name}"
+            "This recipe requires the data of a task, not text: pass --task, or use one of the "
+            f"recipes for text: {text}. Received: --recipe={chosen.name}"
         )
     if not chosen.terms:
         raise ValueError(
-            f"--term_weights leaves no term of the loss. Received: {','.join(options.term_weights)}"
+            "--term_weights must leave at least one term of the loss. Received: "
+            f"{','.join(options.term_weights)}"
         )
     for name, value in _general(chosen, options).items():
         options.set_default(name, value)

@@ -36,8 +36,8 @@ def distill(options: flags.FlagValues) -> None:
     on = [name for name in ("data_dir", "task") if options[name].value is not None]
     if len(on) != 1:
         raise ValueError(
-            "A student is trained on text, from a folder of kbert-prepare-corpus (--data_dir), or "
-            "on the data of a task (--task): give one of the two. Received: "
+            "Exactly one of --data_dir (text: a folder written by kbert-prepare-corpus) and "
+            "--task (the data of a task) must be given. Received: "
             f"{' and '.join(f'--{name}' for name in on) or 'neither'}"
         )
     keep_what_is_read(options, read=("teacher", "student"), written=("preset_dir",))
@@ -75,8 +75,8 @@ def _train_first(options: flags.FlagValues, found: DistillationRecipe, strategy:
     steps = round(found.first_share * options.steps)
     if not 0 < steps < options.steps:
         raise ValueError(
-            f"--recipe={found.name} takes {found.first_share:.0%} of the steps for "
-            f"{found.first}, and needs more of them. Received: --steps={options.steps}"
+            f"--steps must be larger: --recipe={found.name} uses {found.first_share:.0%} of the "
+            f"steps for {found.first}. Received: --steps={options.steps}"
         )
     left = options.steps - steps
     values = {
@@ -95,7 +95,7 @@ def _train_first(options: flags.FlagValues, found: DistillationRecipe, strategy:
     for name, value in given.items():
         options[name].value = value
     if options.dry_run:
-        print(f"then {left:,} steps of {found.name}, from the student of these {steps:,}")
+        print(f"then {left:,} steps of {found.name}, starting from the student of these {steps:,}")
         return False
     made = {"student": str(folder / "preset"), "num_layers": None, "init": None, "set": []}
     for name, value in {**made, "steps": left}.items():
@@ -107,8 +107,9 @@ def _on_task(options: flags.FlagValues) -> None:
     _needs(options, "output_dir")
     if (options.train is None) == (options.augmented is None):
         raise ValueError(
-            "The student learns from --train, or from --augmented, which holds the same texts and "
-            f"more: give one. Received: --train={options.train}, --augmented={options.augmented}"
+            "Exactly one of --train and --augmented must be given (the augmented data includes "
+            f"the texts of --train). Received: --train={options.train}, "
+            f"--augmented={options.augmented}"
         )
     # First of all, several hosts must find each other.
     experiments.devices(options.strategy, options.model_devices)
@@ -134,8 +135,8 @@ def _tables(options: flags.FlagValues) -> dict:
     given = data(options)
     if given.pop("dev_share") is not None:
         raise ValueError(
-            "With --augmented give --dev: a share of the copies would be of texts that are trained "
-            f"on. Received: --dev_share={options.dev_share}"
+            "--augmented requires --dev instead of --dev_share, which would hold out copies of "
+            f"training texts. Received: --dev_share={options.dev_share}"
         )
     # The augmented data has our column names already; the flags are for the other files.
     reading = {name: given.pop(name) for name in ("columns", "label_separator")}

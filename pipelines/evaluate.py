@@ -40,22 +40,27 @@ def define_flags() -> None:
         "data", None, "Labelled data: a file, a pattern, tfds:NAME, or GLUE's folder."
     )
     define_task_module_flag(with_options=False)
-    define_task_flag("How the data is read, see below. Default: as the model's kind.")
+    define_task_flag("Format of the data, see below. Default: as the model's kind.")
     option_flags.define(ColumnOptions)
     flags.DEFINE_string("output_dir", None, "Folder for the metrics, the report and the answers.")
     flags.DEFINE_integer("batch_size", 32, "Rows per forward pass.", 1)
     flags.DEFINE_boolean("submission", False, "Write GLUE's submission file into --output_dir.")
     flags.DEFINE_boolean("tune_threshold", False, "Find the best threshold on the data.")
-    flags.DEFINE_string("preset_dir", None, "Folder for the model with that threshold.")
+    flags.DEFINE_string(
+        "preset_dir", None, "With --tune_threshold: folder for the model with the best threshold."
+    )
     command.define_ignore_flag()
     flags.mark_flags_as_required(["preset", "data"])
 
 
 def _evaluate(options: flags.FlagValues) -> None:
     if options.submission and not options.output_dir:
-        raise ValueError("--submission writes into --output_dir: give it too")
+        raise ValueError("--submission requires --output_dir")
     if options.preset_dir and not options.tune_threshold:
-        raise ValueError("--preset_dir is for the model with the threshold of --tune_threshold")
+        raise ValueError(
+            "--preset_dir requires --tune_threshold: it is the folder for the model with that "
+            "threshold"
+        )
     task = kbert.tasks.Task.from_preset(options.preset)
     named = experiments.task_for(task, options.task)
     table = experiments.read(

@@ -50,38 +50,48 @@ def define_flags() -> None:
     define_task_module_flag(with_options=False)
     flags.DEFINE_string("output_dir", None, "Folder to write; see above.")
     flags.DEFINE_enum(
-        "format", "savedmodel", ("savedmodel", *RUNTIMES, "safetensors"), "What is to run it."
+        "format",
+        "savedmodel",
+        ("savedmodel", *RUNTIMES, "safetensors"),
+        "Format to write, see above.",
     )
-    flags.DEFINE_enum("precision", "float32", PRECISIONS, "Of weights and products.")
-    flags.DEFINE_string("texts", None, "File of texts to check on, one per line. Default: ours.")
+    flags.DEFINE_enum(
+        "precision", "float32", PRECISIONS, "Precision of weights and computation, see above."
+    )
+    flags.DEFINE_string(
+        "texts", None, "File of texts for the check, one per line. Default: ten built-in texts."
+    )
     flags.DEFINE_float(
         "tolerance",
         None,
-        "Largest difference to TensorFlow, in units of the largest number that it gives. Default: "
-        "1e-3, for bfloat16 0.1, for int8 0.3.",
+        "Check: largest allowed difference from TensorFlow, relative to the largest number of its "
+        "output. Default: 1e-3, for bfloat16 0.1, for int8 0.3.",
         lower_bound=0.0,
     )
     flags.DEFINE_list(
-        "widths", None, "Of litert: tokens of a row. Default: 32, 128 and the model's longest."
+        "widths",
+        None,
+        "For litert: sequence lengths in tokens. Default: 32, 128 and the model's maximum.",
     )
     flags.DEFINE_integer(
         "max_new_tokens",
         None,
-        "Of a task that writes: the longest text. Default: as the task's `signatures` say.",
+        "For tasks that generate text: maximum number of generated tokens. Default: that of the "
+        "task's `signatures`.",
         lower_bound=1,
     )
     flags.DEFINE_integer(
         "beam_width",
         None,
-        "Of a task that writes: beginnings followed at once, 1 = greedy. Default: 1 of a language "
-        "model, 4 of a translator.",
+        "For tasks that generate text: beam width, 1 = greedy. Default: 1 for a language model, 4 "
+        "for a translator.",
         lower_bound=1,
     )
     flags.DEFINE_integer(
         "max_bytes",
         None,
-        "Of savedmodel: the longest text of a request. A longer one is refused, or read to there "
-        "by a task that cuts texts. Default: 100000.",
+        "For savedmodel: maximum number of bytes of a text in a request. A longer text is "
+        "refused, or truncated by a task that truncates texts. Default: 100000.",
         lower_bound=1,
     )
     command.define_ignore_flag()
@@ -96,9 +106,9 @@ def _export(options: flags.FlagValues) -> None:
     unchecked = options.format == "savedmodel" and options.precision == "float32"
     if given and (unchecked or options.format == "safetensors"):
         raise ValueError(
-            f"Only {', '.join(RUNTIMES)} and a SavedModel in another precision than float32 have "
-            f"checks, and litert has widths. Received: --format={options.format} and "
-            f"{', '.join(f'--{name}' for name in given)}"
+            f"--texts and --tolerance require --format {', '.join(RUNTIMES)}, or savedmodel in "
+            "another precision than float32; --widths requires litert. Received: "
+            f"--format={options.format} and {', '.join(f'--{name}' for name in given)}"
         )
     others = {
         "max_bytes": options.max_bytes,
@@ -116,7 +126,7 @@ def _export(options: flags.FlagValues) -> None:
     made = kbert.export.folder.read_description(path)
     print(f"{made['format']}, {made['precision']}: {made['bytes'] / 1e6:.1f} MB")
     for name, difference in made["differences"].items():
-        print(f"{name}: largest difference to TensorFlow {difference:.2g}")
+        print(f"{name}: largest difference from TensorFlow {difference:.2g}")
     tokenizer = made["tokenizer"]
     print(f"tokenizer beside the model: {', '.join(tokenizer['beside'])}")
     if "inside" in tokenizer:
@@ -137,7 +147,7 @@ def _method(beam_width: int | None) -> "kbert.decoding.Method | None":
 
 def _number(width: str) -> int:
     if not width.strip().isdecimal():
-        raise ValueError(f"--widths are numbers of tokens. Received: {width!r}")
+        raise ValueError(f"--widths must be numbers of tokens. Received: {width!r}")
     return int(width)
 
 

@@ -61,11 +61,11 @@ from .task_flags import (
 def define_flags() -> None:
     """Declares the flags; called when the program starts, never on import."""
     define_task_module_flag()
-    define_task_flag("The kind of task and its files, see below.")
+    define_task_flag("Kind of task and format of its files, see below.")
     option_flags.define(DataOptions)
-    flags.DEFINE_string("preset", None, "The pretrained model: a folder or a name on the hub.")
+    flags.DEFINE_string("preset", None, "Pretrained model: a folder or a name on the hub.")
     flags.DEFINE_string("output_dir", None, "Folder of the run; the same folder resumes it.")
-    flags.DEFINE_string("preset_dir", None, "Another folder for the best model.")
+    flags.DEFINE_string("preset_dir", None, "Folder for a copy of the best model.")
     flags.DEFINE_string("export_dir", None, "Folder for a SavedModel of the best, to serve.")
     define_task_settings()
     option_flags.define(SeriesOptions)

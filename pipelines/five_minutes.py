@@ -136,7 +136,9 @@ def make_task(model: str, tokenizer: kbert.WordPieceTokenizer) -> kbert.tasks.Pr
     """
     config = kbert.family(model)
     if not isinstance(config, kbert.EncoderConfig):
-        raise ValueError(f"The quickstart trains a BERT. Received: --model={model}")
+        raise ValueError(
+            f"--model must be an encoder of the BERT family. Received: --model={model}"
+        )
     config = config.replace(
         **tokenizer_fields(config, tokenizer), dropout=0.0, attention_dropout=0.0
     )
@@ -197,7 +199,7 @@ def add_results(
     """Adds the learning curve, and the predictions for the masks before and after training."""
     if len(steps) > 1:
         changes = {
-            phase.first_step: f"rows of {phase.sequence_length}"
+            phase.first_step: f"sequence length {phase.sequence_length}"
             for phase in phases
             if phase.first_step < steps[-1]["step"]
         }
@@ -207,7 +209,8 @@ def add_results(
             "Learning curve",
             figure,
             f"The loss of masked tokens falls from {first['mlm_loss']:.2f} to "
-            f"{last['mlm_loss']:.2f} over {last['step']:,} steps; the share of those found rises.",
+            f"{last['mlm_loss']:.2f} over {last['step']:,} steps; the share predicted correctly "
+            "rises.",
         )
     rows = [
         (text, in_words(before), in_words(after))
@@ -261,7 +264,10 @@ def quickstart(options: flags.FlagValues) -> None:
     length, size = options.sequence_length, options.batch_size
 
     with stages("vocabulary"):
-        print(f"learning at most {options.vocabulary_size:,} pieces from {options.sources}")
+        print(
+            f"training a vocabulary of at most {options.vocabulary_size:,} subwords from "
+            f"{options.sources}"
+        )
         if finished:
             tokenizer = kbert.load_tokenizer(folder)
         else:
@@ -269,7 +275,7 @@ def quickstart(options: flags.FlagValues) -> None:
                 folder, options.sources, options.vocabulary_size, progress=True
             )
         pieces = tokenizer.vocabulary
-        print(f"{len(pieces):,} pieces, for example {', '.join(pieces[-6:])}")
+        print(f"{len(pieces):,} subwords, for example {', '.join(pieces[-6:])}")
 
     with stages("shards"):
         if finished:
@@ -282,7 +288,7 @@ def quickstart(options: flags.FlagValues) -> None:
                 held_out_share=options.held_out_share,
             )
         learn, held_out = corpus.split("train"), corpus.split("held_out")
-        print(f"{learn.documents:,} documents of {learn.tokens:,} tokens to learn from,")
+        print(f"{learn.documents:,} documents of {learn.tokens:,} tokens for training,")
         print(f"{held_out.documents:,} documents of {held_out.tokens:,} tokens held out")
 
     rows = kbert.data.pretraining_dataset(
@@ -323,14 +329,14 @@ def quickstart(options: flags.FlagValues) -> None:
     with stages("evaluation on held-out text"):
         before = baseline(test)
         measured = {name: values[-1] for name, values in history.history.items()}
-        print(f"masked tokens found: {measured['val_mlm_accuracy']:.1%}")
-        print(f"always the most frequent token: {before:.1%}")
+        print(f"masked tokens predicted correctly: {measured['val_mlm_accuracy']:.1%}")
+        print(f"baseline, always the most frequent token: {before:.1%}")
 
     with stages("fill the masks"):
         trained = task.predict(list(EXAMPLES), top_k=5)
         print_answers(EXAMPLES, trained)
 
-    with stages("export, and a question from a fresh process"):
+    with stages("export, and a query from a fresh process"):
         exported = task.export(folder / "serving")
         task.save_to_preset(folder / "preset")
         print_answers(EXAMPLES, ask_server(exported))
@@ -340,11 +346,11 @@ def quickstart(options: flags.FlagValues) -> None:
         "loss of the first step": (history.steps[0]["loss"], 2),
         "loss of the last step": (history.steps[-1]["loss"], 2),
         "held-out masked-token accuracy": (measured["val_mlm_accuracy"], 3),
-        "  most frequent token instead": (before, 3),
-        "  times better": (measured["val_mlm_accuracy"] / before, 1),
+        "  baseline: most frequent token": (before, 3),
+        "  times the baseline": (measured["val_mlm_accuracy"] / before, 1),
         "held-out next-sentence accuracy": (measured["val_nsp_accuracy"], 3),
-        "  the more frequent answer instead": (measured["val_nsp_majority"], 3),
-        "largest memory of this process (GB)": (peak, 2),
+        "  baseline: most frequent answer": (measured["val_nsp_majority"], 3),
+        "peak memory of this process (GB)": (peak, 2),
     }
     times = {**stages.seconds, "all": sum(stages.seconds.values())}
     rule = "-" * 72
@@ -379,7 +385,7 @@ def quickstart(options: flags.FlagValues) -> None:
     print(f"run: checkpoints, log   {folder / 'run'} ({megabytes(folder / 'run'):.0f} MB)")
     print(f"to load in Python: kbert.tasks.Pretraining.from_preset('{folder / 'preset'}')")
     print(f"to serve: {exported} ({megabytes(exported):.0f} MB)")
-    print(f"what it has learnt, in pictures: {folder / 'report.html'}")
+    print(f"report with figures: {folder / 'report.html'}")
     print(f"to try it in a browser: kbert-demo --preset={folder / 'preset'}")
 
 

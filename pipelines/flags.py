@@ -21,13 +21,14 @@ class CorpusOptions(Options):
 
     data_dir: str | None = option(
         None,
-        help="Folder that kbert-prepare-corpus wrote; or several with their shares of what is read,"
-        " as in a:0.7,b:0.3, or without, as in a,b: then by their size, see --mixture_temperature.",
+        help="Folder written by kbert-prepare-corpus. Several folders are mixed by given shares, "
+        "as in a:0.7,b:0.3, or, without shares, by size, as in a,b, see --mixture_temperature.",
     )
     mixture_temperature: float = option(
         1.0,
-        help="Of several folders without shares: the power of their sizes that they are read in "
-        "proportion to. 1: each text equally often; 0: each folder. mBERT has 0.7, XLM-R 0.3.",
+        help="For several folders without shares: they are sampled in proportion to their sizes to "
+        "this power. 1: each text equally often; 0: each folder equally often. mBERT uses "
+        "0.7, XLM-R 0.3.",
         at_least=0.0,
         at_most=1.0,
     )
@@ -42,7 +43,7 @@ class ModelOptions(Options):
     )
     set: tuple[str, ...] = option(
         (),
-        help="Another value for a field of the config, as field=value; repeat it for more. "
+        help="Override a field of the config, as field=value; repeat the flag for several fields. "
         "For example --set=num_layers=6 --set=dropout=0.",
         repeated=True,
     )
@@ -54,18 +55,19 @@ class ObjectiveOptions(Options):
     objective: str = option(
         "masked_lm",
         help="masked_lm: predict masked tokens. span_boundary: also predict masked spans from "
-        "their boundaries. replaced_tokens: ELECTRA's, detect the tokens a generator replaced. "
-        "masked_and_causal: GPT-BERT's, one model that fills masks and writes; a sixteenth of the "
-        "rows is causal. permutation_lm: XLNet's, tokens in any order (--masking=permutation). "
-        "Without masks and segments: language_model, ELMo's next and previous word; causal_lm, "
-        "GPT's next token; memory_lm, Transformer-XL's, of rows that go on in the next batch "
-        "(--memory_length); translation, the Transformer's sentence pairs.",
+        "their boundaries. replaced_tokens (ELECTRA): detect the tokens that a generator "
+        "replaced. masked_and_causal (GPT-BERT): one model that fills masks and generates "
+        "text; a sixteenth of the sequences is causal. permutation_lm (XLNet): predict tokens "
+        "in any order (--masking=permutation). Without masks and segments: language_model "
+        "(ELMo): predict the next and the previous word; causal_lm (GPT): predict the next "
+        "token; memory_lm (Transformer-XL): the same, for sequences that continue in the next "
+        "batch (--memory_length); translation (Transformer): translate sentence pairs.",
         choices=OBJECTIVES,
     )
     recipe: str | None = option(
         None,
-        help="How a published model was trained: changes the defaults of the other flags. A given "
-        "flag overrides it. Its batch size and steps are meant for a cluster.",
+        help="Settings of a published model, as defaults of the other flags; a given flag "
+        "overrides them. Its batch size and steps are meant for a cluster.",
         choices=list(RECIPES),
     )
 
@@ -81,9 +83,10 @@ class ReplacedTokensOptions(Options):
     )
     embedding_sharing: str = option(
         "all",
-        help="What moves the embeddings of generator and discriminator. all: the losses of both "
-        "(ELECTRA). gradient_disentangled: the generator's moves the shared tables, to which the "
-        "discriminator adds its own (DeBERTa-v3). separate: nothing is shared.",
+        help="Losses that train the embeddings of generator and discriminator. all: both losses "
+        "train shared embeddings (ELECTRA). gradient_disentangled: the generator's loss "
+        "trains the shared embeddings, to which the discriminator adds its own (DeBERTa-v3). "
+        "separate: nothing is shared.",
         choices=EMBEDDING_SHARING,
     )
 
@@ -104,9 +107,9 @@ class PermutationOptions(Options):
 
     memory_length: int = option(
         0,
-        help="Tokens before its row that a row remembers: for --objective=memory_lm (384 in "
-        "Transformer-XL's training), and for permutation_lm (384 in XLNet's), which takes "
-        "--segments=runs and may remember none, 0.",
+        help="Number of earlier tokens that a sequence attends to as its memory: for "
+        "--objective=memory_lm (384 in Transformer-XL's training), and for permutation_lm "
+        "(384 in XLNet's), which requires --segments=runs unless it is 0 (no memory).",
         at_least=0,
     )
 
@@ -117,9 +120,9 @@ class VocabularyOptions(Options):
     vocabulary_size: int | None = option(
         None,
         help="For --objective=language_model: number of the most frequent words to predict; others "
-        "are unknown to the softmax, but are still read by their characters. Default: all of the "
-        "shards. For --objective=translation: entries of the vocabulary that both languages share. "
-        "Default: 37,000.",
+        "are unknown to the softmax, but are still read by their characters. Default: all "
+        "words of the shards. For --objective=translation: size of the vocabulary that both "
+        "languages share. Default: 37,000.",
         at_least=4,
     )
 
@@ -153,8 +156,8 @@ class RunOptions(Options):
     )
     model_devices: int | None = option(
         None,
-        help="Devices that hold a model together, with --strategy=model_parallel; the others share "
-        "the batch.",
+        help="With --strategy=model_parallel: number of devices that hold one model together; the "
+        "others share the batch.",
         at_least=1,
     )
 
@@ -164,9 +167,9 @@ class ResumeOptions(Options):
 
     allow_changes: tuple[str, ...] = option(
         (),
-        help="Names of settings that may differ from those the run was started with, such as "
-        "learning_rate,steps. Other changes, and other data, are refused. With steps "
-        "the warm-up stays as it was, unless --warmup_steps is given.",
+        help="Names of settings that may differ from those of the run that is resumed, such as "
+        "learning_rate,steps. Other changes, and other data, are refused. With steps, the "
+        "warm-up is unchanged unless --warmup_steps is given.",
     )
 
 
@@ -202,7 +205,7 @@ def apply_recipe(options: flags.FlagValues) -> Recipe | None:
             if value is not None:  # None: the recipe's objective or optimizer lacks the setting
                 options.set_default(name, value)
     if options.steps is None:
-        raise ValueError("--steps must be given, or --recipe. Received: neither")
+        raise ValueError("--steps or --recipe must be given. Received: neither")
     set_default_warmup(options, default_warmup(options.steps, most))
     default_checkpoints(options)
     return chosen
@@ -249,8 +252,8 @@ def refuse_flags(options: flags.FlagValues, names: Sequence[str]) -> None:
     given = [f"--{name}={options[name].value}" for name in names if options[name].present]
     if given:
         raise ValueError(
-            f"--objective={options.objective} does not read {', '.join(names)}: leave them out. "
-            f"Received: {', '.join(given)}"
+            f"--objective={options.objective} does not support {', '.join(names)}: leave them "
+            f"out. Received: {', '.join(given)}"
         )
 
 
@@ -265,7 +268,7 @@ def parse_settings(items: list[str]) -> dict[str, Any]:
     for item in items:
         field, equals, value = item.partition("=")
         if not equals:
-            raise ValueError(f"--set takes field=value. Received: --set={item}")
+            raise ValueError(f"--set must be field=value. Received: --set={item}")
         try:
             settings[field] = json.loads(value)
         except json.JSONDecodeError:

@@ -34,8 +34,8 @@ class LanguageModel(OnShards):
         super().__init__(options, tokenizer, corpus)
         if tokenizer.kind != "words":
             raise ValueError(
-                "A language model reads whole words: prepare the corpus with --tokenizer=words. "
-                f"Received: shards of a {tokenizer.kind} tokenizer"
+                "--objective=language_model requires whole words: prepare the corpus with "
+                f"--tokenizer=words. Received: shards of a {tokenizer.kind} tokenizer"
             )
         self.config = read_config(options, tokenizer)
 
@@ -77,14 +77,14 @@ def read_config(options: flags.FlagValues, tokenizer: Tokenizer) -> kbert.ElmoCo
     changes = parse_settings(options.set)
     if "vocabulary_size" in changes:
         raise ValueError(
-            "The words of the softmax are counted by --vocabulary_size. "
-            f"Received: --set=vocabulary_size={changes['vocabulary_size']}"
+            "Use --vocabulary_size, not --set, for the number of words in the softmax. Received: "
+            f"--set=vocabulary_size={changes['vocabulary_size']}"
         )
     most = tokenizer.vocabulary_size
     size = most if options.vocabulary_size is None else options.vocabulary_size
     if size > most:
         raise ValueError(
-            "The softmax cannot have more words than the shards' vocabulary. Received: "
-            f"--vocabulary_size={size}, {most} words in the vocabulary"
+            "--vocabulary_size must be at most the number of words in the shards' vocabulary. "
+            f"Received: --vocabulary_size={size}, {most} words in the vocabulary"
         )
     return kbert.ElmoConfig.from_dict({**config.to_dict(), **changes, "vocabulary_size": size})

@@ -71,8 +71,8 @@ def task_builder(options: flags.FlagValues) -> Callable[[kbert.Encoder, Any], kb
     if options.objective == "replaced_tokens":
         if sentence:
             raise ValueError(
-                "ELECTRA has no sentence objective: with --objective=replaced_tokens take other "
-                f"segments, such as consecutive. Received: --segments={options.segments}"
+                "--objective=replaced_tokens (ELECTRA) has no sentence objective: use other "
+                f"--segments, such as consecutive. Received: --segments={options.segments}"
             )
         return lambda encoder, tokenizer: kbert.tasks.ReplacedTokenDetection(
             encoder,
@@ -86,23 +86,22 @@ def task_builder(options: flags.FlagValues) -> Callable[[kbert.Encoder, Any], kb
     if options.objective == "masked_and_causal":
         if sentence:
             raise ValueError(
-                "Rows that are causal have no sentence objective: with "
-                "--objective=masked_and_causal take other segments, such as single. "
-                f"Received: --segments={options.segments}"
+                "--objective=masked_and_causal has no sentence objective, because some sequences "
+                "are causal: use other --segments, such as single. Received: "
+                f"--segments={options.segments}"
             )
         return functools.partial(kbert.tasks.MaskedAndCausal, z_loss=options.z_loss)
     if (options.objective == "permutation_lm") != (options.masking == "permutation"):
         raise ValueError(
-            "Permuted rows are those of --objective=permutation_lm and of no other: "
-            "--masking=permutation goes with it. "
-            f"Received: --objective={options.objective}, --masking={options.masking}"
+            "--objective=permutation_lm and --masking=permutation require each other. Received: "
+            f"--objective={options.objective}, --masking={options.masking}"
         )
     if options.objective == "permutation_lm":
         memory = options.memory_length
         if memory and options.segments != "runs":
             raise ValueError(
-                "Rows are remembered that go on in the next batch: --memory_length needs "
-                f"--segments=runs. Received: --segments={options.segments}"
+                "--memory_length requires --segments=runs, whose sequences continue in the next "
+                f"batch. Received: --segments={options.segments}"
             )
         return functools.partial(
             kbert.tasks.PermutationLM,
@@ -112,8 +111,8 @@ def task_builder(options: flags.FlagValues) -> Callable[[kbert.Encoder, Any], kb
     spans = options.objective == "span_boundary"
     if spans and options.masking != "span":
         raise ValueError(
-            "The boundary objective fills spans: --objective=span_boundary needs --masking=span. "
-            f"Received: --masking={options.masking}"
+            "--objective=span_boundary requires --masking=span. Received: "
+            f"--masking={options.masking}"
         )
     return functools.partial(
         kbert.tasks.Pretraining,
@@ -128,8 +127,8 @@ def read_config(model: str, changes: dict, tokenizer: Tokenizer) -> kbert.Encode
     config = encoder_config(model)
     if config is None:
         raise ValueError(
-            "A language model is trained with --objective=language_model, or --recipe=elmo. "
-            f"Received: --model={model}"
+            "--model must be an encoder of the BERT family; ELMo is trained with "
+            f"--objective=language_model, or --recipe=elmo. Received: --model={model}"
         )
     return type(config).from_dict(
         {**config.to_dict(), **tokenizer_fields(config, tokenizer), **changes}

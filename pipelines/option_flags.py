@@ -87,7 +87,8 @@ def parse_weights(name: str, items: list[str]) -> dict[str, float] | str:
             label = ""
         if not label:
             raise ValueError(
-                f"--{name} takes label=weight, or balanced. Received: --{name}={','.join(items)}"
+                f"--{name} must be label=weight, separated by commas, or balanced. Received: "
+                f"--{name}={','.join(items)}"
             )
     return weights
 
@@ -106,7 +107,7 @@ def parse_numbers(
         return tuple(kind(item) for item in items)
     except ValueError:
         raise ValueError(
-            f"--{name} takes numbers, by commas. Received: --{name}={','.join(items)}"
+            f"--{name} must be numbers, separated by commas. Received: --{name}={','.join(items)}"
         ) from None
 
 

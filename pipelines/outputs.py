@@ -28,7 +28,7 @@ def keep_what_is_read(
         sources = [found] if isinstance(found, str) else list(found)
         if Path(target).resolve() in [Path(each).resolve() for each in sources]:
             raise ValueError(
-                f"The folder of --{name} would be written over: give another --{folder}. "
+                f"--{folder} must not be the folder of --{name}, which would be overwritten. "
                 f"Received: --{name}={source}, --{folder}={target}"
             )
 

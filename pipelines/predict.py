@@ -53,7 +53,7 @@ def _predict(options: flags.FlagValues) -> None:
 def _predict_on_beam(options: flags.FlagValues, given: list[str]) -> None:
     if "-" in (options.input, options.output):
         raise ValueError(
-            "--runner=beam reads files and writes into a folder. Received: "
+            "--runner=beam requires files as --input and a folder as --output. Received: "
             f"--input={options.input}, --output={options.output}"
         )
     records = experiments.answer_on_beam(

@@ -53,8 +53,8 @@ def define_flags() -> None:
     flags.DEFINE_multi_string(
         "target",
         None,
-        "Files with the translations of --input, line by line, as many files: each text with its "
-        "translation is a document, for kbert-pretrain --segments=aligned.",
+        "Files with the translations of --input, line by line, as many files as --input: each "
+        "text and its translation form one document, for kbert-pretrain --segments=aligned.",
     )
     flags.DEFINE_string("output_dir", None, "Folder for the shards and manifest.json.")
     flags.DEFINE_string(
@@ -66,7 +66,8 @@ def define_flags() -> None:
     flags.DEFINE_integer(
         "vocabulary_size",
         None,
-        "Train a vocabulary of this size on the input instead. Default for words: all.",
+        "Train a vocabulary of this size on the input instead. Default with --tokenizer=words: "
+        "all words.",
     )
     flags.DEFINE_enum(
         "tokenizer", None, tokenizers.KINDS, "Kind of the tokenizer. Default: wordpiece."
@@ -92,16 +93,17 @@ def define_flags() -> None:
     flags.DEFINE_string(
         "lexicon",
         None,
-        "Also write the Chinese words of the text, a word a line, to this file, for kbert-pretrain "
-        "--masking=phrase --phrases=FILE; words are cut by jieba (pip install 'kbert[chinese]').",
+        "Also write the Chinese words of the text to this file, one per line, for kbert-pretrain "
+        "--masking=phrase --phrases=FILE; words are segmented by jieba (pip install "
+        "'kbert[chinese]').",
     )
-    flags.DEFINE_integer("lexicon_min_count", 2, "Rarer words are not in --lexicon.", 1)
+    flags.DEFINE_integer("lexicon_min_count", 2, "Minimum count of a word in --lexicon.", 1)
     flags.DEFINE_boolean("dry_run", False, "Show what would be done, and stop.")
     flags.mark_flags_as_required(["input", "output_dir"])
     flags.register_multi_flags_validator(
         ["vocabulary", "vocabulary_size", "tokenizer"],
         _says_the_vocabulary,
-        "Exactly one of (vocabulary, vocabulary_size) must have a value, or none of them with "
+        "Exactly one of --vocabulary and --vocabulary_size must be given, or neither with "
         "--tokenizer=words, for all words.",
     )
 
@@ -152,7 +154,7 @@ def _tokenizer(options: flags.FlagValues, sources: list, reading: dict) -> "toke
     size = options.vocabulary_size or 0  # all words
     learning = {"kind": options.tokenizer or "wordpiece", "lowercase": options.lowercase}
     if options.dry_run:
-        print(f"(The vocabulary below is trained on {_DRY_RUN_DOCUMENTS} documents alone.)\n")
+        print(f"(The vocabulary below is trained on {_DRY_RUN_DOCUMENTS} documents only.)\n")
         texts = (text for source in open_sources(sources, **reading) for text in source.documents())
         first = (text for text, _ in zip(texts, range(_DRY_RUN_DOCUMENTS), strict=False))
         return tokenizers.train_tokenizer(first, size, **learning)
@@ -177,7 +179,10 @@ def _given_tokenizer(options: flags.FlagValues) -> "tokenizers.Tokenizer":
     if options.lowercase is None or options.lowercase == config.get("lowercase", False):
         return tokenizer
     if "lowercase" not in config:
-        raise ValueError(f"A tokenizer of kind {tokenizer.kind} has no case. Received: --lowercase")
+        raise ValueError(
+            f"--lowercase is not supported by a tokenizer of kind {tokenizer.kind}. Received: "
+            "--lowercase"
+        )
     return type(tokenizer).from_config({**config, "lowercase": options.lowercase})
 
 

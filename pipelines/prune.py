@@ -35,10 +35,15 @@ from .task_flags import ColumnOptions, columns, define_task_flag, define_task_mo
 def define_flags() -> None:
     """Declares the flags; called when the program starts, never on import."""
     flags.DEFINE_string("model", None, "Model to prune: a folder, zip file or name.")
-    flags.DEFINE_string("output_dir", None, "Folder for the small model, empty or not there yet.")
-    flags.DEFINE_list("vocabulary", None, "Texts: files or patterns, as of kbert-prepare-corpus.")
-    flags.DEFINE_integer("min_count", 1, "With --vocabulary: how often a kept token is seen.", 1)
-    flags.DEFINE_list("keep", [], "With --vocabulary: further tokens that are kept.")
+    flags.DEFINE_string("output_dir", None, "Folder for the small model, new or empty.")
+    flags.DEFINE_list(
+        "vocabulary",
+        None,
+        "Prune the vocabulary to the tokens of these texts: files or patterns, as for "
+        "kbert-prepare-corpus.",
+    )
+    flags.DEFINE_integer("min_count", 1, "With --vocabulary: minimum count of a token to keep.", 1)
+    flags.DEFINE_list("keep", [], "With --vocabulary: further tokens to keep.")
     flags.DEFINE_list("layers", None, "Layers to keep, see above.")
     flags.DEFINE_float("heads", None, "Share of the heads to prune.", 0.0, 1.0)
     flags.DEFINE_float("neurons", None, "Share of the neurons to prune.", 0.0, 1.0)
@@ -46,7 +51,7 @@ def define_flags() -> None:
         "data", None, "Labelled data: a file, a pattern, tfds:NAME, or GLUE's folder."
     )
     define_task_module_flag(with_options=False)
-    define_task_flag("How the data is read. Default: as the model's kind.")
+    define_task_flag("Format of the data. Default: as the model's kind.")
     option_flags.define(ColumnOptions)
     flags.DEFINE_integer("batch_size", 32, "Rows per forward pass.", 1)
     command.define_ignore_flag()
@@ -55,12 +60,14 @@ def define_flags() -> None:
 
 def _prune(options: flags.FlagValues) -> None:
     if all(options[name].value is None for name in ("vocabulary", "layers", "heads", "neurons")):
-        raise ValueError("One of --vocabulary, --layers, --heads, --neurons says what goes")
+        raise ValueError(
+            "At least one of --vocabulary, --layers, --heads and --neurons must be given"
+        )
     if options.heads is not None and options.data is None:
-        raise ValueError("--heads needs --data, on which their importance is measured")
+        raise ValueError("--heads requires --data, on which the importance of heads is measured")
     target = Path(options.output_dir)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise ValueError(f"--output_dir must be empty or not there yet. Received: {target}")
+        raise ValueError(f"--output_dir must be new or empty. Received: {target}")
     model, tokenizer = _read(options.model)
     table = _table(model, options) if options.data else None
     before = _measured(model, table, options)
@@ -107,8 +114,8 @@ def _read(path: str) -> tuple[Any, Any]:
 def _table(model: Any, options: flags.FlagValues) -> Any:
     if not isinstance(model, kbert.tasks.FineTuningTask):
         raise ValueError(
-            "--data are examples of a fine-tuned task. "
-            f"Received: a {type(model).__name__} in {options.model}"
+            f"--data requires a fine-tuned task. Received: a {type(model).__name__} in "
+            f"{options.model}"
         )
     named = experiments.task_for(model, options.task)
     return experiments.read(
@@ -134,7 +141,7 @@ def _layers(given: Sequence[str]) -> tuple[Any, ...]:
         return ([int(layer) for layer in given],)
     except ValueError as error:
         raise ValueError(
-            "--layers takes numbers, as 0,2,4, or bottom:N, top:N or alternate:N. "
+            "--layers must be numbers, such as 0,2,4, or bottom:N, top:N or alternate:N. "
             f"Received: --layers={','.join(given)}"
         ) from error
 

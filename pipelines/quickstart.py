@@ -26,14 +26,14 @@ def define_flags() -> None:
         "Training text: files, globs, tfds:NAME, docs:PACKAGE, or docs: for all the "
         "documentation on this machine.",
     )
-    flags.DEFINE_string("model", "bert-tiny", "A size that kbert.family knows.")
-    flags.DEFINE_integer("vocabulary_size", 8000, "Entries of the vocabulary, at most.")
-    flags.DEFINE_integer("sequence_length", 64, "Pieces in a row.")
-    flags.DEFINE_integer("batch_size", 32, "Rows in a batch.")
-    flags.DEFINE_float("learning_rate", 2e-3, "The highest learning rate, reached after warm-up.")
-    flags.DEFINE_float("held_out_share", 0.02, "Share of the documents kept for the evaluation.")
-    flags.DEFINE_float("minutes", 3.0, "Time to train, by the clock; what the machine makes of it.")
-    flags.DEFINE_integer("steps", None, "Steps to train; takes the place of --minutes.")
+    flags.DEFINE_string("model", "bert-tiny", "A size from kbert.family.")
+    flags.DEFINE_integer("vocabulary_size", 8000, "Maximum size of the vocabulary.")
+    flags.DEFINE_integer("sequence_length", 64, "Tokens per sequence.")
+    flags.DEFINE_integer("batch_size", 32, "Sequences per batch.")
+    flags.DEFINE_float("learning_rate", 2e-3, "Peak learning rate, reached after warm-up.")
+    flags.DEFINE_float("held_out_share", 0.02, "Share of the documents held out for evaluation.")
+    flags.DEFINE_float("minutes", 3.0, "Training time in minutes of wall-clock time.")
+    flags.DEFINE_integer("steps", None, "Training steps, instead of --minutes.")
     option_flags.define_former()
 
 

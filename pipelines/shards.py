@@ -32,8 +32,8 @@ def read_corpus(options: flags.FlagValues) -> Corpus:
     if isinstance(folders, str):
         if options.mixture_temperature != 1:
             raise ValueError(
-                "--mixture_temperature is of several folders in --data_dir. "
-                f"Received: --data_dir={options.data_dir}"
+                "--mixture_temperature requires several folders in --data_dir. Received: "
+                f"--data_dir={options.data_dir}"
             )
         return kbert.data.read_manifest(folders)
     return kbert.data.Mixture.read(folders, options.mixture_temperature)
@@ -64,8 +64,8 @@ class OnShards:
         """Makes the objective from the flags; opens --data_dir and its tokenizer."""
         if options.data_dir is None:
             raise ValueError(
-                f"--objective={options.objective} learns from a folder of kbert-prepare-corpus: "
-                "give --data_dir. Received: none"
+                f"--objective={options.objective} requires --data_dir, a folder written by "
+                "kbert-prepare-corpus. Received: none"
             )
         corpus = read_corpus(options)  # first, because it raises for unfinished shards
         first = corpus.manifests[0] if isinstance(corpus, kbert.data.Mixture) else corpus

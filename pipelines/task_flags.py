@@ -23,18 +23,21 @@ class ColumnOptions(TextColumnOptions):
     """Options for the columns of a CSV, TSV or JSONL file."""
 
     pair_columns: tuple[str, ...] | None = option(
-        None, help="The two columns of a pair, as first,second. Default: these names."
+        None, help="The two columns of a pair, as first,second, which are also the default."
     )
     label_column: tuple[str, ...] | None = option(
         None,
         help="Column of the label; for tags in CoNLL columns its number from 0, or -1 for the "
-        "last. For multilabel also several columns of 0 and 1, by commas. Default: label.",
+        "last. For multilabel also several columns of 0 and 1, separated by commas. Default: "
+        "label.",
     )
     choice_columns: tuple[str, ...] | None = option(
-        None, help="For choose: the columns of the choices. Default: choices, a list."
+        None, help="For choose: the columns of the choices. Default: the column choices, a list."
     )
     columns: tuple[str, ...] = option(
-        (), help="Other columns as ours=theirs, such as question=query,context=passage."
+        (),
+        help="Other columns, as kbert's name=the file's name, such as "
+        "question=query,context=passage.",
     )
     label_separator: str = option(",", help="For multilabel: separator of the labels of a text.")
 
@@ -45,7 +48,10 @@ class DataOptions(ColumnOptions):
     train: str | None = option(None, help="Training data: a file, a pattern, or tfds:NAME.")
     dev: str | None = option(None, help="Development data, which selects the best checkpoint.")
     dev_share: float | None = option(
-        None, help="Without --dev: share of --train to hold out for it.", at_least=0, at_most=1
+        None,
+        help="Without --dev: share of --train to hold out as development data.",
+        at_least=0,
+        at_most=1,
     )
     test: str | None = option(
         None, help="Test data, evaluated at the end; if unlabelled, predicted."
@@ -55,15 +61,17 @@ class DataOptions(ColumnOptions):
     )
     rows_folder: str | None = option(
         None,
-        help="Folder for the tokens of a --train that is larger than memory: it is read a part at "
-        "a time, tokenised once and trained on from there, by every run of the same data.",
+        help="For a --train that is larger than memory: folder for its tokens. The data is read in "
+        "parts and tokenised once; every run on the same data trains from this folder.",
     )
 
 
 class SeriesOptions(Options):
     """Options for a series of runs."""
 
-    seeds: int | None = option(None, help="Runs that differ in the seed.", at_least=1)
+    seeds: int | None = option(
+        None, help="Number of runs that differ only in the seed.", at_least=1
+    )
     grid: bool = option(False, help="A run for every combination of the paper's settings.")
     grid_learning_rates: tuple[float, ...] = option(
         experiments.LEARNING_RATES, help="The learning rates that --grid tries."
@@ -94,14 +102,17 @@ def columns(options: flags.FlagValues) -> dict[str, str | list[str]]:
     for item in options.columns:
         ours, equals, theirs = item.partition("=")
         if not equals:
-            raise ValueError(f"--columns takes ours=theirs. Received: --columns={item}")
+            raise ValueError(
+                "--columns must be name=column: kbert's name, then the file's. Received: "
+                f"--columns={item}"
+            )
         found[ours] = theirs
     if options.text_column:
         found["text"] = options.text_column
     if options.pair_columns:
         if len(options.pair_columns) != 2:
             raise ValueError(
-                "--pair_columns takes two columns, as question1,question2. Received: "
+                "--pair_columns must be two columns, such as question1,question2. Received: "
                 f"--pair_columns={','.join(options.pair_columns)}"
             )
         found["first"], found["second"] = options.pair_columns
@@ -124,7 +135,7 @@ def define_task_module_flag(with_options: bool = True) -> None:
     Args:
         with_options: whether the task's settings become flags of the program.
     """
-    text = "File (….py) or module of a task of your own, imported before other flags are parsed."
+    text = "File (….py) or module of a custom task, imported before other flags are parsed."
     flags.DEFINE(_TaskModule(with_options), "task_module", None, text)
 
 

@@ -47,7 +47,7 @@ def _make_runs(
     # Every run of a series traces its own graphs. TensorFlow counts them together and would warn.
     python_logging.getLogger("tensorflow").setLevel("ERROR")
     if options.seeds and options.grid:
-        raise ValueError("--seeds and --grid are two kinds of series: give one of them")
+        raise ValueError("--seeds and --grid cannot be combined")
     given = settings(options)
     if not experiments.devices(options.strategy, options.model_devices).is_chief:
         _run(experiment, options, given)
@@ -61,7 +61,7 @@ def _make_runs(
     finished = is_finished(options)
     outcome = _run(experiment, options, given)
     if finished:
-        print(f"{folder} holds this, finished before:")
+        print(f"{folder} already holds finished results:")
     best = outcome if isinstance(outcome, experiments.Result) else outcome.best
     _report(best, folder)
     if isinstance(outcome, experiments.Series):

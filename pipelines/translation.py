@@ -55,12 +55,12 @@ class Translation:
         pairs, dev = open_pairs(options, PAIRS), open_pairs(options, DEV_PAIRS)
         if pairs is None:
             raise ValueError(
-                "--objective=translation learns from pairs of sentences: give --source and "
-                "--target, or --pairs. Received: none of them"
+                "--objective=translation requires sentence pairs: --source and --target, or "
+                "--pairs. Received: none of them"
             )
         if options.columns is not None and options.pairs is options.dev_pairs is None:
             raise ValueError(
-                "--columns tells the sides of --pairs and --dev_pairs apart. Received: "
+                "--columns requires --pairs or --dev_pairs. Received: "
                 f"--columns={','.join(options.columns)}, and neither of them"
             )
         writes = strategy.is_chief and not options.dry_run
@@ -119,7 +119,7 @@ def open_pairs(options: flags.FlagValues, names: tuple[str, str, str]) -> Any | 
     if (source is None) != (target is None) or (source is None) == (pairs is None):
         one, other, third = names
         raise ValueError(
-            f"Pairs are given as --{one} and --{other}, or as --{third}. Received: "
+            f"Pass --{one} and --{other} together, or only --{third}. Received: "
             + ", ".join(f"--{n}={options[n].value}" for n in names if options[n].value is not None)
         )
     if pairs is None:
@@ -162,7 +162,7 @@ def run_tokenizer(options: flags.FlagValues, pairs: Any, writes: bool) -> tokeni
     refuse_with = ("vocabulary_size", "tokenizer", "lowercase")
     if said := [name for name in refuse_with if options[name].present]:
         raise ValueError(
-            f"The tokenizer is that of {given}, and --{said[0]} is of one that is learned. "
+            f"--{said[0]} requires a tokenizer that is newly trained, not that of {given}. "
             f"Received: --{said[0]}={options[said[0]].value}"
         )
     tokenizer = kbert.load_tokenizer(given)
@@ -170,8 +170,8 @@ def run_tokenizer(options: flags.FlagValues, pairs: Any, writes: bool) -> tokeni
         before = kbert.load_tokenizer(folder)
         if before.checksum != tokenizer.checksum:
             raise ValueError(
-                f"The run in {options.model_dir} began with another tokenizer, which is in its "
-                f"folder tokenizer; choose another --model_dir. Received: that of {given}"
+                f"The run in {options.model_dir} was started with another tokenizer, which is in "
+                f"its folder tokenizer; choose another --model_dir. Received: that of {given}"
             )
     elif writes:
         tokenizer.save(folder)
@@ -184,8 +184,8 @@ def read_seq2seq(preset: str, dtype: str | None = None) -> kbert.Seq2Seq:
     if isinstance(checkpoint.config, kbert.EncoderConfig):
         if (checkpoint.task or {}).get("kind") == kbert.Translator.kind:
             raise ValueError(
-                "kbert-pretrain does not continue a translator of one network; "
-                f"kbert.Translator.from_preset(…).fit does. Received: --init_preset={preset}"
+                "kbert-pretrain cannot continue to train a translator of one network; use "
+                f"kbert.Translator.from_preset(…).fit instead. Received: --init_preset={preset}"
             )
         return kbert.Seq2Seq.from_encoder(kbert.Encoder.from_preset(preset, dtype=dtype))
     return kbert.Seq2Seq.from_preset(preset, dtype=dtype)

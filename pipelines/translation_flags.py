@@ -10,7 +10,7 @@ PAIRS, DEV_PAIRS = ("source", "target", "pairs"), ("dev_source", "dev_target", "
 def _dev(what: str) -> str | None:
     return option(
         None,
-        help=f"As --{what}, for the pairs that BLEU is measured on.",
+        help=f"Like --{what}, for the pairs that BLEU is measured on.",
     )
 
 
@@ -22,8 +22,8 @@ class TranslationOptions(Options):
     target: str | None = option(None, help="File with their translations, line by line.")
     pairs: str | None = option(
         None,
-        help="Instead of these: files of tab-separated source and target, or of JSON lines, plain "
-        "or .gz, or a TensorFlow dataset as tfds:NAME[/CONFIG][:SPLIT].",
+        help="Instead of source and target files: files of tab-separated source and target, or of "
+        "JSON lines, plain or .gz, or a TensorFlow dataset as tfds:NAME[/CONFIG][:SPLIT].",
     )
     dev_source: str | None = _dev("source")
     dev_target: str | None = _dev("target")

@@ -112,7 +112,10 @@ def _distilbert(vocabulary_size: int) -> Row:
 def _trained_in_pytorch(
     num_layers: int, hidden_size: int, num_heads: int, vocabulary_size: int, **changes: Any
 ) -> Row:
-    """BERT's architecture, with the erf form of GELU."""
+    """Returns the table entry of a BERT with the erf form of GELU, unless `changes` say otherwise.
+
+    `changes` are fields of `EncoderConfig`.
+    """
     changes = {"activation": "gelu", **changes}
     return Row(_config(num_layers, hidden_size, num_heads, vocabulary_size, **changes))
 
@@ -214,7 +217,10 @@ _MOSAIC: dict[str, Any] = {
 def _ernie(
     num_layers: int, hidden_size: int, num_heads: int, vocabulary_size: int, **changes: Any
 ) -> Row:
-    """BERT's architecture with the epsilon of Paddle's layer normalisation."""
+    """Returns the table entry of an ERNIE: a BERT with the epsilon of Paddle's LayerNorm.
+
+    `changes` are fields of `EncoderConfig`.
+    """
     values = {"activation": "gelu", "layer_norm_epsilon": 1e-5, "num_segments": 4, **changes}
     return Row(_config(num_layers, hidden_size, num_heads, vocabulary_size, **values))
 
@@ -313,7 +319,11 @@ def _transformer_xl(
 def _reformer(
     num_layers: int, stream_size: int, num_heads: int, vocabulary_size: int, **values: Any
 ) -> Row:
-    """A causal language model; its output is twice as wide as one reversible stream."""
+    """Returns the table entry of a Reformer that is a causal language model.
+
+    Its output is twice as wide as one of its reversible streams, `stream_size`. `values` are fields
+    of `ReformerConfig`.
+    """
     config = ReformerConfig(
         vocabulary_size=vocabulary_size,
         hidden_size=2 * stream_size,
@@ -339,7 +349,10 @@ def _mobilebert(**part: Any) -> Row:
 
 
 def _ib_bert() -> Row:
-    """MobileBERT's teacher: equally wide between its layers, eight times as wide inside them."""
+    """Returns the table entry of MobileBERT's teacher, IB-BERT.
+
+    It is as wide as MobileBERT between its layers, and eight times as wide inside them.
+    """
     part = {"width": 1024, "num_feed_forwards": 1, "attention_input": "whole", "no_norm": False}
     values: dict[str, Any] = {"intermediate_size": 4096, "embedding_size": 128}
     return Row(_config(24, 512, 4, _UNCASED, **values, part={"name": "bottleneck", **part}))
@@ -376,7 +389,10 @@ def _transformer(
 
 
 def _twin(name: str) -> Row:
-    """A decoder of an encoder's sizes; its windows are the half that lies before each token."""
+    """Returns the table entry of a decoder with the sizes of the encoder `name` in `FAMILY`.
+
+    Its attention windows are the half of the encoder's that lies before each token.
+    """
     config = FAMILY[name].config
     names = (field.name for field in dataclasses.fields(DecoderConfig))
     fields = {name: getattr(config, name) for name in names if hasattr(config, name)}
@@ -595,14 +611,16 @@ _BY_REPOSITORY = {
 
 
 def family_row(name: str) -> Row:
-    """Returns the table entry of a published model; arguments and errors like `family`.
+    """Returns the table entry of a published model.
+
+    The names and errors are those of `family`: "bert-base-uncased", "gpt2", ….
 
     Example:
         >>> family_row("roberta-base").tokenizer
         'bpe'
     """
     if not isinstance(name, str):
-        raise TypeError(f"A model of the family goes by a name. Received: {name!r}")
+        raise TypeError(f"The name of a model must be a string. Received: {name!r}")
     key = ALIASES.get(name, name)
     repository = REPOSITORIES.get(key, key)
     if repository not in _BY_REPOSITORY:

@@ -45,7 +45,7 @@ class NamedTask:
 
     @property
     def glue(self) -> bool:
-        """Whether this is a GLUE task."""
+        """Whether this is a task of GLUE, or SNLI."""
         return self.name in GLUE
 
     @property
@@ -63,7 +63,10 @@ class NamedTask:
 
 
 def _glue() -> list[NamedTask]:
-    """Returns GLUE's tasks and SNLI; the first official metric selects the best model."""
+    """Returns named tasks: those of GLUE, and SNLI.
+
+    The first official metric of a task selects its best model.
+    """
     return [
         NamedTask(
             name=name,
@@ -174,7 +177,7 @@ def named_task(name: str) -> NamedTask:
         return known[name]
     near = difflib.get_close_matches(name, known, n=len(known), cutoff=0.0)
     raise ValueError(
-        f"A task is one of {', '.join(near)}; one of your own is there once its module is imported "
+        f"A task must be one of {', '.join(near)}; to use your own task, import its module "
         f"(--task_module). Received: {name!r}"
     )
 

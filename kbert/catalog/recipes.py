@@ -87,8 +87,8 @@ RECIPES: dict[str, Recipe] = {
         Recipe(
             name="xlm-r",
             tokenizer="unigram",
-            source="arXiv 1911.02116, section 3: RoBERTa on a folder for each language, sampled by "
-            "0.3; what it does not say is RoBERTa's",
+            source="arXiv 1911.02116, section 3: RoBERTa on a folder for each language, sampled "
+            "by 0.3; other settings as RoBERTa's",
             model="xlm-roberta-base",
             mixture_temperature=0.3,
             segments="full_sentences",
@@ -105,8 +105,9 @@ RECIPES: dict[str, Recipe] = {
             name="xlm",
             tokenizer="bpe",
             source="arXiv 1901.07291, sections 3.3 and 5.1, and the README and optim.py of "
-            "facebookresearch/XLM; without embeddings of languages, as its models of 17 and 100; a "
-            "batch mixes translations with other text, where the original takes them in turn",
+            "facebookresearch/XLM; without embeddings of languages, as its models of 17 "
+            "and 100; a batch mixes translations with other text, where the original "
+            "alternates between them",
             model="roberta-base",
             set=(
                 *("hidden_size=1024", "num_heads=8", "intermediate_size=4096"),
@@ -372,9 +373,9 @@ RECIPES: dict[str, Recipe] = {
             name="ernie",
             tokenizer="wordpiece",
             source="arXiv 1904.09223, section 3.2: words, then phrases, then entities, by "
-            "--phrases=,PHRASES,ENTITIES; rates: ERNIE/script/pretrain.sh of PaddlePaddle/ERNIE, "
-            "8 GPUs of 8,192 tokens; the stages' shares of the steps are nobody's; next sentences, "
-            "without its dialogues",
+            "--phrases=,PHRASES,ENTITIES; rates: ERNIE/script/pretrain.sh of "
+            "PaddlePaddle/ERNIE, 8 GPUs of 8,192 tokens; the stages' shares of the steps "
+            "are not from a source; next sentences, without its dialogues",
             model="nghuyong/ernie-1.0-base-zh",
             segments="pairs",
             short_sequence_share=0.0,

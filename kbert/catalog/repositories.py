@@ -143,8 +143,8 @@ def parse_name(name: str) -> tuple[str, str | None] | None:
         base = REPOSITORIES[base]
     if not _REPOSITORY.fullmatch(base) or ".." in base or "--" in base:
         raise ValueError(
-            "A model of the hub is written hf:owner/name or hf:owner/name@revision; owner and name "
-            f"are letters, digits, '_', '-' and '.'. Received: {name!r}"
+            "A model of the hub must be written hf:owner/name or hf:owner/name@revision, with "
+            f"letters, digits, '_', '-' and '.' in owner and name. Received: {name!r}"
         )
     if at:
         check_revision(revision, name)
@@ -152,16 +152,21 @@ def parse_name(name: str) -> tuple[str, str | None] | None:
 
 
 def check_revision(revision: str, name: str) -> None:
-    """Raises ValueError unless `revision` can be the name of a branch, a tag or a commit."""
+    """Raises ValueError unless `revision` can be the name of a branch, a tag or a commit.
+
+    `name` is the name of the model, for the message.
+    """
     if not _REVISION.fullmatch(revision) or ".." in revision:
         raise ValueError(
-            "A revision is a branch, a tag or a commit of the repository. "
-            f"Received: {revision!r} with {name!r}"
+            "A revision must be a branch, a tag or a commit of the repository. Received: "
+            f"{revision!r} with {name!r}"
         )
 
 
 def close_names(name: str, among: Iterable[str] = REPOSITORIES) -> list[str]:
-    """Returns at most five names that contain `name` (ignoring case) or are similar to it.
+    """Returns at most five of the names `among` that contain `name` or are similar to it.
+
+    Case does not matter for names that contain it. They come first, the shortest before others.
 
     Example:
         >>> close_names("minilm-l12")[0]

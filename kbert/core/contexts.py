@@ -116,5 +116,5 @@ def without_rounding() -> Iterator[None]:
 
 
 def is_rounded() -> bool:
-    """Returns whether layers that round numbers do so in this context."""
+    """Returns whether layers that round numbers do so here: False inside `without_rounding`."""
     return _rounded.get()

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 NOT_FINITE = (
-    "Answers must be finite numbers; finite weights that are too large for that come of a learning "
-    "rate that is too high, or of a precision with too small a range."
+    "Answers must be finite numbers; NaN or infinity from finite weights is caused by a learning "
+    "rate that was too high, or by a precision with too small a range."
 )
 
 

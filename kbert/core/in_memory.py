@@ -101,7 +101,7 @@ def rows_of(data: Any) -> Iterator[Any]:
         columns = {name: values_of(x, name) for name, x in columns_of(data).items()}
         if len(sizes := {len(values) for values in columns.values()}) > 1:
             raise ValueError(
-                f"All columns have the same number of rows. Received: {sorted(sizes)} rows"
+                f"All columns must have the same number of rows. Received: {sorted(sizes)} rows"
             )
         rows = zip(*columns.values(), strict=True)
         return (dict(zip(columns, row, strict=True)) for row in rows)
@@ -110,7 +110,7 @@ def rows_of(data: Any) -> Iterator[Any]:
     check_order(data, "The data")
     if not _is_several(data):
         raise ValueError(
-            f"The data is one of: {KINDS}. Received: {data!r:.80} ({type(data).__name__})"
+            f"The data must be one of: {KINDS}. Received: {data!r:.80} ({type(data).__name__})"
         )
     if len(getattr(data, "shape", ())) == 2 and not hasattr(data, "row_splits"):
         # The rows of an array have one length, so they are pairs: sentences differ in length.
@@ -136,11 +136,11 @@ def each_text(data: Any, what: str | None = None, start: int = 0) -> Iterator[st
     """
     if isinstance(data, str | bytes):
         raise TypeError(
-            f"{what or 'texts'} is an iterable of str or bytes. Received: one "
+            f"{what or 'texts'} must be an iterable of str or bytes. Received: one "
             f"{type(data).__name__} of {len(data)} characters; put it in a list."
         )
-    check_order(data, f"What is given for {what or 'texts'}")
-    rule = "A text is a str or bytes" if what is None else f"{what} must be strings"
+    check_order(data, f"The value of {what or 'texts'}")
+    rule = "A text must be a str or bytes" if what is None else f"{what} must be strings"
     for number, row in enumerate(column_or_rows(data), start):
         row = plain(row)
         if not isinstance(row, str | bytes):
@@ -168,8 +168,8 @@ def column_or_rows(data: Any, names: Sequence[str] = ("text",)) -> Iterator[Any]
             if name in there:
                 return name
         raise ValueError(
-            f"The data must have the column {' or '.join(map(repr, names))}: give that column "
-            f"alone, or call it so. Received: the columns {', '.join(map(str, there))}"
+            f"The data must have the column {' or '.join(map(repr, names))}: pass that column "
+            f"alone, or rename it. Received: the columns {', '.join(map(str, there))}"
         )
 
     named = _named_columns(data)
@@ -197,8 +197,8 @@ def pair_rows(data: Any) -> Iterator[Any]:
         if isinstance(row, Mapping):
             if not {"first", "second"} <= set(row):
                 raise ValueError(
-                    "Pairs are the columns 'first' and 'second': call them so, or give tuples. "
-                    f"Received: the columns {', '.join(map(str, row))}"
+                    "Pairs must be the columns 'first' and 'second': rename them, or pass "
+                    f"tuples. Received: the columns {', '.join(map(str, row))}"
                 )
             row = row["first"], row["second"]
         yield row
@@ -219,8 +219,8 @@ def values_of(column: Any, name: str) -> list:
     check_order(column, f"The column {name!r}")
     if not _is_several(column) or has_columns(column):
         raise ValueError(
-            f"The column {name!r} must be a sequence with one value a row. "
-            f"Received: {column!r:.80} ({type(column).__name__})"
+            f"The column {name!r} must be a sequence with one value per row. Received: "
+            f"{column!r:.80} ({type(column).__name__})"
         )
     return list(_values(column))
 
@@ -240,19 +240,22 @@ def plain(value: Any) -> Any:
 
 
 def _named_columns(data: Any) -> dict[str, Callable[[], Any]] | None:
-    """Returns a function that reads each column, by name; None for data without named columns."""
+    """Returns name -> function that reads the column; None for data without named columns.
+
+    A mapping of splits, a lazy frame, or a column name that occurs twice raises ValueError.
+    """
     read: Callable[[Any, Any], Any] = operator.getitem
     names: Iterable[Any]
     if isinstance(data, Mapping):
         if splits := [name for name, value in data.items() if _is_hugging_face(value)]:
             raise ValueError(
-                "The data is one data set: choose a split, such as data['train']. "
-                f"Received: a {type(data).__name__} of {', '.join(map(str, splits))}"
+                "The data must be one data set: choose a split, such as data['train']. Received: "
+                f"a {type(data).__name__} of {', '.join(map(str, splits))}"
             )
         names = data
     elif hasattr(type(data), "collect_schema") and hasattr(type(data), "collect"):  # polars
         raise ValueError(
-            f"A lazy frame has no rows yet: give data.collect(). Received: a {type(data).__name__}"
+            f"A lazy frame has no rows yet: pass data.collect(). Received: a {type(data).__name__}"
         )
     elif _is_hugging_face(data):
         if not hasattr(type(data), "__len__"):
@@ -270,12 +273,12 @@ def _named_columns(data: Any) -> dict[str, Callable[[], Any]] | None:
         return None
     names = list(names)
     if len(set(names)) < len(names):
-        raise ValueError(f"Two columns cannot have one name. Received: {names}")
+        raise ValueError(f"Column names must be unique. Received: {names}")
     return {str(name): functools.partial(read, data, name) for name in names}
 
 
 def _fields(data: Any) -> tuple[str, ...]:
-    """Returns the field names of a structured NumPy array, or of one of its rows."""
+    """Returns the field names of a structured NumPy array or of a row of it, () for other data."""
     names = getattr(getattr(data, "dtype", None), "names", None)
     return names if isinstance(names, tuple) else ()
 
@@ -311,8 +314,9 @@ def _feature_of(column: Any) -> Any:
 def _by_names(values: Iterable[Any], feature: Any, column: str) -> list:
     """Returns the values of a column of `datasets`, with classes as names (`ClassName`).
 
-    Class numbers are kept if the names are just these numbers, or if no row has a class (-1, as in
-    a test set).
+    `feature` is what the data set declares for the column, None for nothing. Class numbers are kept
+    if the names are just these numbers, or if no row has a class (-1, as in a test set). Numbers
+    without a name raise ValueError; `column` is the column's name in the message.
     """
     names = getattr(feature, "names", None)
     if names is None:
@@ -333,7 +337,7 @@ def _by_names(values: Iterable[Any], feature: Any, column: str) -> list:
 
 
 def _is_several(data: Any) -> bool:
-    """Returns whether iterating over the data gives its values."""
+    """Returns whether iterating over the data gives its values: False for one text or a table."""
     if _is_column(data):
         return True
     # Iterating over a table of an unknown library would give its column names.
@@ -371,7 +375,11 @@ def _row(value: Any) -> Any:
 
 
 def _row_columns(rows: list, triplets: bool = False, start: int = 0) -> dict[str, list]:
-    """Returns the columns of rows: all texts, all pairs, all lists of words or all dicts."""
+    """Returns name -> values of rows: all texts, all pairs, all lists of words or all dicts.
+
+    With `triplets` all rows may be tuples of three texts. Dicts with different keys, or tuples of
+    another length, raise ValueError; `start` is the number of the first row in the message.
+    """
     first = rows[0] if rows else ""
     if isinstance(first, Mapping):
         for number, row in enumerate(rows, start):
@@ -387,9 +395,9 @@ def _row_columns(rows: list, triplets: bool = False, start: int = 0) -> dict[str
     size = 3 if triplets and len(first) == 3 else 2
     for number, row in enumerate(rows, start):
         if not isinstance(row, tuple) or len(row) != size:
-            rule = "a pair is a tuple of two texts"
+            rule = "a pair must be a tuple of two texts"
             if triplets:
-                rule = "rows are pairs, tuples of two texts, or triplets, tuples of three"
+                rule = "rows must be pairs, tuples of two texts, or triplets, tuples of three"
             raise ValueError(f"row {number} of the data: {rule}. Received: {row!r:.80}")
     columns = {"first": [row[0] for row in rows], "second": [row[1] for row in rows]}
     if size == 3:
@@ -398,15 +406,19 @@ def _row_columns(rows: list, triplets: bool = False, start: int = 0) -> dict[str
 
 
 def _dataset_columns(dataset: Any, triplets: bool) -> dict[str, list]:
-    """Returns the columns of a `tf.data.Dataset` of x or (x, y), with x as in `_row_columns`."""
+    """Returns name -> values of a `tf.data.Dataset` of rows x, or of (x, label).
+
+    The rows are those of `_row_columns`, with `triplets` too; batches are unbatched. An infinite
+    data set raises ValueError.
+    """
     if int(dataset.cardinality()) == -1:  # tf.data.INFINITE_CARDINALITY
-        raise ValueError("The data set never ends: take(n) rows of it, or drop repeat()")
+        raise ValueError("The data set is infinite: take(n) rows of it, or remove repeat()")
     if _is_batched(dataset.element_spec):
         dataset = dataset.unbatch()
     spec = dataset.element_spec
     labelled = isinstance(spec, tuple)
     if labelled and len(spec) != 2:
-        raise ValueError(f"Elements are x or (x, y). Received: tuples of {len(spec)}")
+        raise ValueError(f"Elements must be x or (x, y). Received: tuples of {len(spec)}")
     rows, labels = [], []
     for element in dataset.as_numpy_iterator():
         rows.append(_row(element[0] if labelled else element))
@@ -419,7 +431,7 @@ def _dataset_columns(dataset: Any, triplets: bool) -> dict[str, list]:
 
 
 def _is_batched(spec: Any) -> bool:
-    """Returns whether an element is a batch: several values where a row has one."""
+    """Returns whether the elements of this `element_spec` are batches of rows, not rows."""
     x = spec[0] if isinstance(spec, tuple) else spec
     if isinstance(x, Mapping):
         texts = [name for name in (*TEXT, *TEXT_LISTS) if name in x]
@@ -448,8 +460,8 @@ def check_order(values: object, what: str) -> None:
     """
     if isinstance(values, Set) and not isinstance(values, Reversible):
         raise ValueError(
-            f"{what} must have an order, by which texts, labels and answers belong together. "
-            f"Received: a {type(values).__name__}, which has none; sorted(…) gives it one"
+            f"{what} must have an order, as texts, labels and answers are matched by position. "
+            f"Received: a {type(values).__name__}, which has none; use sorted(…)"
         )
 
 

@@ -243,7 +243,7 @@ class LazyModule(ModuleType):
             module = importlib.import_module(self.__name__)
         except ImportError as error:
             raise ImportError(
-                "Here TensorFlow is needed: it makes streams of data, tokenizers inside graphs and "
+                "TensorFlow is required for streams of data, tokenizers inside graphs and "
                 f"SavedModels (pip install tensorflow tensorflow-text). Received: {error}"
             ) from error
         self.__dict__.update({k: x for k, x in vars(module).items() if not k.startswith("__")})
@@ -293,7 +293,8 @@ def public_names(package: str) -> tuple[Callable, Callable, list[str]]:
     places: dict[str, tuple[str, str]] = {}
     if (source := loader.get_source(package)) is None:
         raise ImportError(
-            f"The public names of a package are read in its source. Received: {package} without it"
+            f"The public names of a package must be readable from its source. Received: {package} "
+            "without it"
         )
     for statement in ast.parse(source).body:
         inner = statement.body if isinstance(statement, ast.If) else [statement]
@@ -317,7 +318,7 @@ def public_names(package: str) -> tuple[Callable, Callable, list[str]]:
 
 
 def load(sort: str, name: str) -> Any:
-    """Imports the module or attribute that a name of `TABLE` stands for.
+    """Imports the module or attribute that `TABLE` lists under a sort and a name.
 
     Example:
         >>> load("checkpoint format", "kbert").__name__
@@ -329,7 +330,10 @@ def load(sort: str, name: str) -> Any:
 
 
 def load_each(sort: str) -> Iterator[tuple[str, Any]]:
-    """Yields the names of a sort and what they stand for; each is imported when it is reached."""
+    """Yields (name, module or attribute) for each entry of `TABLE` under a sort.
+
+    Each is imported when it is reached.
+    """
     return ((name, load(sort, name)) for name in TABLE[sort])
 
 
@@ -361,19 +365,19 @@ def user_module(module: str) -> ModuleType:
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: there is no such module.
+        ValueError: there is no such module, or a file has the name of another imported module.
     """
     if not module.endswith(".py"):
         try:
             return importlib.import_module(module)
         except ModuleNotFoundError as error:
             raise ValueError(
-                "A module is named as in an import, from a folder of PYTHONPATH, or by its file "
-                f"(….py). Received: {module!r} ({error})"
+                "A module must be named as in an import, from a folder of PYTHONPATH, or by its "
+                f"file (….py). Received: {module!r} ({error})"
             ) from error
     path = Path(module).resolve()
     if not path.is_file():
-        raise FileNotFoundError(f"There is no such file of a module. Received: {module!r}")
+        raise FileNotFoundError(f"No such file of a module. Received: {module!r}")
     loaded = sys.modules.get(path.stem)
     if loaded is not None:
         if os.path.realpath(getattr(loaded, "__file__", None) or "") == os.fspath(path):

@@ -66,7 +66,10 @@ class Details:
 
 
 def option(default: Any = dataclasses.MISSING, *, help: str, **details: Any) -> Any:
-    """Declares a field of `Options`; see `Details` for the arguments."""
+    """Declares a field of `Options` with a default, or without one a required field.
+
+    `help` and `details` are the attributes of `Details`: range, choices, ….
+    """
     return dataclasses.field(
         default=default, metadata={"details": Details(help=help, **details)}, kw_only=True
     )
@@ -100,7 +103,9 @@ class Options:
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if taken := [name for name in cls.__annotations__ if hasattr(Options, name)]:
-            raise TypeError(f"Options have methods of these names. Received: {', '.join(taken)}")
+            raise TypeError(
+                f"Options must not have the names of their methods. Received: {', '.join(taken)}"
+            )
         dataclasses.dataclass(frozen=True, kw_only=True)(cls)
         cls.__doc__ = with_options(cls.__doc__, cls)
 
@@ -137,13 +142,19 @@ class Options:
 
     @classmethod
     def with_default(cls, name: str, default: Any, **details: Any) -> Any:
-        """Copies a field, for a subclass or another class, with another default or `Details`."""
+        """Returns a copy of the field `name` with another default, for a subclass or another class.
+
+        `details` are attributes of `Details` to change.
+        """
         metadata = {"details": dataclasses.replace(cls.details(name), **details)}
         return dataclasses.field(default=default, metadata=metadata, kw_only=True)
 
     @classmethod
     def checked(cls, name: str, value: Any) -> Any:
-        """Returns the value in plain Python; raises ValueError if the field does not accept it."""
+        """Returns a value for the field `name` in plain Python.
+
+        A value that the field does not accept raises ValueError.
+        """
         details = cls.details(name)
         for kind in cls.kinds(name):
             fits, taken = _take(value, kind, details)
@@ -153,7 +164,7 @@ class Options:
 
     @classmethod
     def rule(cls, name: str) -> str:
-        """Returns what a field accepts, in words."""
+        """Returns what a field accepts, in words, such as "a whole number of at least 1"."""
         details = cls.details(name)
         words = [_rule(kind, details) for kind in cls.kinds(name)]
         return f"{', '.join(words[:-1])} or {words[-1]}" if len(words) > 1 else words[0]
@@ -164,13 +175,19 @@ class Options:
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Self:
-        """Reverses `to_dict`; an unknown key raises ValueError, which names similar keys."""
+        """Makes the settings from the result of `to_dict`.
+
+        An unknown key raises ValueError, which names similar keys.
+        """
         cls._refuse_unknown(fields, ValueError, f"{cls.__name__} has no such field")
         return cls(**fields)
 
     @classmethod
     def from_arguments(cls, arguments: Mapping[str, Any], function: str) -> Self:
-        """Makes the settings from a function's `**settings`; an unknown one raises TypeError."""
+        """Makes the settings from the `**settings` of a function, which is named in errors.
+
+        An unknown name raises TypeError, a value out of range ValueError.
+        """
         cls._refuse_unknown(arguments, TypeError, f"{function} has no such argument")
         return cls(**arguments)
 
@@ -274,7 +291,7 @@ def parse_kind(text: str) -> tuple[str, dict[str, Any]]:
         name, equals, value = item.partition("=")
         if not equals:
             raise ValueError(
-                "Options after a colon are name=value, such as lora:rank=16,alpha=32. "
+                "Options after a colon must be name=value, such as lora:rank=16,alpha=32. "
                 f"Received: {item!r} in {text!r}"
             )
         options[name] = tuple(value.split("+")) if "+" in value else _from_text(value)
@@ -294,7 +311,10 @@ def _hints(cls: type[Options]) -> dict[str, Any]:
 
 
 def _take(value: Any, kind: Any, details: Details) -> tuple[bool, Any]:
-    """Returns whether a value has the type and is in the range, and the value in plain Python."""
+    """Returns whether a value fits a field, and the value in plain Python.
+
+    It fits if it has the type `kind` and is in the range or among the choices of `details`.
+    """
     origin = typing.get_origin(kind) or kind
     is_bool = isinstance(value, bool | np.bool_)
     if origin is bool:
@@ -373,7 +393,10 @@ def _described(field: dataclasses.Field) -> str:
 
 
 def with_options(doc: str | None, options: type[Options]) -> str | None:
-    """Returns the docstring with the placeholder (`_PLACE`) replaced by the indented fields."""
+    """Returns `doc` with the placeholder (`_PLACE`) replaced by the description of the fields.
+
+    The description is indented like the placeholder. A docstring without one is unchanged.
+    """
     if doc is None or _PLACE not in doc:
         return doc
     before = doc[: doc.index(_PLACE)]

@@ -52,14 +52,14 @@ def register(sort: str, name: str, cls: type) -> None:
     place = late.TABLE.get(sort, {}).get(name, _place(before)).replace(":", ".")
     if place != _place(cls) and (before is cls or _source(before) != _source(cls)):
         raise ValueError(
-            f"Every {sort} needs a unique name, and {name!r} is registered for {place}. "
-            f"Received: {_place(cls)}"
+            f"Every {sort} must have a unique name, but {name!r} is already registered for "
+            f"{place}. Received: {_place(cls)}"
         )
     known[name] = cls
 
 
 def register_own(sort: str, cls: type) -> None:
-    """Registers a class under its `kind`, if it defines one itself."""
+    """Registers a class of a sort ("task", …) under its `kind`; an inherited one does not count."""
     if (kind := cls.__dict__.get("kind")) is not None:
         register(sort, kind, cls)
 
@@ -95,7 +95,10 @@ class Registered:
 
 
 def find(sort: str, name: str) -> type | None:
-    """Returns the class of a name; None if neither kbert nor an imported module defines it."""
+    """Returns the class of a sort ("task", "part", …) with this name, imported if it is kbert's.
+
+    It is None if neither kbert nor an imported module defines the name.
+    """
     found = loaded(sort, name)
     if found is None and name in late.TABLE.get(sort, {}):
         found = _CLASSES.setdefault(sort, {})[name] = late.load(sort, name)
@@ -103,12 +106,12 @@ def find(sort: str, name: str) -> type | None:
 
 
 def loaded(sort: str, name: str) -> type | None:
-    """Returns the class of a name, if its module has been imported; else None."""
+    """Returns the class of a sort with this name, if its module has been imported; else None."""
     return _CLASSES.get(sort, {}).get(name)
 
 
 def get(sort: str, name: str) -> type:
-    """Returns the class of a name.
+    """Returns the class of a sort ("task", "part", …) with this name, imported if it is kbert's.
 
     Raises:
         ValueError: no class has this name; the message lists all names, the most similar first.
@@ -121,12 +124,12 @@ def get(sort: str, name: str) -> type:
     if found is None:
         near = difflib.get_close_matches(name, names(sort), n=len(names(sort)), cutoff=0.0)
         article = "An" if sort[0] in "aeiou" else "A"
-        raise ValueError(f"{article} {sort} is one of {', '.join(near)}. Received: {name!r}")
+        raise ValueError(f"{article} {sort} must be one of {', '.join(near)}. Received: {name!r}")
     return found
 
 
 def names(sort: str) -> list[str]:
-    """Returns all names of a sort, kbert's own first."""
+    """Returns all names of the classes of a sort ("task", "part", …), kbert's own first."""
     return list(late.TABLE.get(sort, {}) | _CLASSES.get(sort, {}))
 
 

@@ -23,7 +23,8 @@ def text_table(header: Sequence[str], rows: Sequence[Sequence]) -> str:
     for row in rows:
         if len(row) != len(header):
             raise ValueError(
-                f"A row has one cell for each of the {len(header)} columns. Received: {list(row)}"
+                f"A row must have one cell for each of the {len(header)} columns. Received: "
+                f"{list(row)}"
             )
     lines = [list(header), *([_cell(value) for value in row] for row in rows)]
     # A column is numeric if it has a number and no text.

@@ -10,9 +10,9 @@ from kbert.core.late import tf
 
 
 def stage(function: Callable, *arguments: Any, **options: Any) -> Callable:
-    """Returns a pipeline stage with its settings bound, without AutoGraph.
+    """Returns `function` for `Dataset.map`, with its first arguments and its options bound.
 
-    AutoGraph would double the start-up time.
+    It runs without AutoGraph, which would double the start-up time.
 
     >>> next(iter(tf.data.Dataset.range(3, 9).map(stage(lambda offset, x: x + offset, 4)))).numpy()
     np.int64(7)

@@ -14,7 +14,7 @@ def checked_start(start: ArrayLike | None, windows: int) -> tuple[int, int, int]
         windows: number of windows in an epoch.
 
     Returns:
-        Epoch, window and row, where `window` is less than `windows`.
+        Epoch, window and row. The window after an epoch's last becomes window 0 of the next epoch.
 
     Raises:
         ValueError: `start` is not a position, or not one of this corpus.
@@ -32,17 +32,17 @@ def checked_start(start: ArrayLike | None, windows: int) -> tuple[int, int, int]
         or np.any(rows != rows[0])
     ):
         raise ValueError(
-            "`start` must be three integers (epoch, window, row), or a batch's `position` whole: "
-            f"the same three in every row. Received: {numbers.dtype} of shape {numbers.shape}: "
-            f"{numbers.tolist()!r:.100}"
+            "`start` must be three integers (epoch, window, row), or the whole `position` of a "
+            f"batch with the same three in every row. Received: {numbers.dtype} of shape "
+            f"{numbers.shape}: {numbers.tolist()!r:.100}"
         )
     epoch, window, row = rows[0].tolist()
     if window == windows:  # the window after an epoch's last is the next epoch's first
         epoch, window = epoch + 1, 0
     if min(epoch, window, row) < 0 or window > windows:
         raise ValueError(
-            "`start` must be the (epoch, window, row) of a batch's `position`, and the corpus the "
-            f"one it was made from: an epoch of this one has {windows} window(s). "
-            f"Received: start={(epoch, window, row)}"
+            "`start` must be the (epoch, window, row) of a batch's `position` from the same "
+            f"corpus; an epoch of this corpus has {windows} window(s). Received: "
+            f"start={(epoch, window, row)}"
         )
     return epoch, window, row

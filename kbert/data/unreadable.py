@@ -4,7 +4,8 @@ import re
 
 UNREADABLE = (
     "Cannot read ",
-    ": missing, truncated or corrupt (verify_corpus, of rows StoredRows.verify, reads it all)",
+    ": missing, truncated or corrupt (verify_corpus, or StoredRows.verify for rows, checks every "
+    "record)",
 )
 
 

@@ -35,7 +35,7 @@ from kbert.decoding.request import PAD_ID, Request
 def decode_beam(
     step: Callable, logits: Tensor, cache: dict[str, Any], method: Beam, request: Request
 ) -> tuple[Any, Any, Any]:
-    """Searches until every row is done.
+    """Runs a beam search until every row is done or has `max_new_tokens` tokens.
 
     Args:
         step: step function of `decode`, called with `B * K` rows: the beams of a row are adjacent.
@@ -91,7 +91,10 @@ class _Search:
     request: Request
 
     def start(self, logits: Tensor) -> tuple[_Live, _Pool, Tensor]:
-        """Returns the initial state: one empty hypothesis per row, and an empty pool."""
+        """Returns the initial live, pool and done, for logits (B, V) of the first new token.
+
+        There is one empty hypothesis per row, and the pool is empty.
+        """
         results, longest = self.method.num_results, self.request.max_new_tokens
         rows = ops.zeros_like(logits[:, :1], dtype="int32")  # (B, 1); B may be unknown
 
@@ -108,7 +111,7 @@ class _Search:
         return live, pool, rows[:, 0] > 0
 
     def advance(self, logits: Tensor, t: Tensor, live: _Live, pool: _Pool, done: Tensor) -> Any:
-        """Extends every beam by token `t`, from logits (B * k, V).
+        """Extends every beam by the token with index `t`, from its logits (B * k, V).
 
         Returns:
             The parent beam of each new beam (B, K), and the new live, pool and done.
@@ -140,7 +143,11 @@ class _Search:
         return parents, live, pool, done
 
     def _continuations(self, logits: Tensor, log_probabilities: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns log-probabilities and token ids of each beam's likeliest continuations."""
+        """Returns log-probabilities and last tokens of the C likeliest continuations of each beam.
+
+        `log_probabilities` (B, k) are those of the beams, `logits` (B * k, V) those of the next
+        token. The results are (B, k * C) each; the log-probabilities are those of whole texts.
+        """
         beams = log_probabilities.shape[1]
         # Even if every stop token ranks among a beam's best, `width` other tokens remain.
         most = self.method.width + len(self.request.stop_ids)
@@ -155,7 +162,11 @@ class _Search:
     def _merged(
         self, pool: _Pool, new: Tensor, log_probabilities: Tensor, texts: Tensor, lengths: Tensor
     ) -> _Pool:
-        """Adds the (B, K) texts that are `new` to the pool, scored with the length penalty."""
+        """Returns the pool with the best of its texts and of those texts (B, K, G) that are `new`.
+
+        `new` (B, K) is bool. `log_probabilities` (B, K) are divided by the length penalty of
+        `lengths`, one number for all texts.
+        """
         scores = ops.where(new, log_probabilities / self._penalty(lengths), -np.inf)
         scores, index = ops.top_k(
             ops.concatenate([pool[0], scores], axis=1), k=self.method.num_results
@@ -166,11 +177,14 @@ class _Search:
         return scores, _pick(texts, index), _pick(lengths, index)
 
     def _penalty(self, lengths: Tensor) -> Tensor:
-        """Returns the length penalty, the divisor of a text's log-probability."""
+        """Returns the divisor of the log-probability of texts with these lengths in tokens."""
         return ((5.0 + ops.cast(lengths, "float32")) / 6.0) ** self.method.length_penalty
 
     def results(self, live: _Live, pool: _Pool, done: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Returns the final pool; live beams of rows that are not done count as texts."""
+        """Returns token ids (B, N, G), lengths (B, N) and scores (B, N), best first.
+
+        The live beams of rows that are not done count as finished texts.
+        """
         longest = self.request.max_new_tokens
         scores, texts, lengths = self._merged(
             pool, ~done[:, None] & (live[1] > -np.inf), live[1], live[2], longest
@@ -179,17 +193,20 @@ class _Search:
 
 
 def _widened(x: Tensor, width: int, value: float) -> Tensor:
-    """Pads (B, M) to (B, at least `width`); only the first step in a small vocabulary needs it."""
+    """Pads x (B, M) with `value` to at least `width` columns; needed in small vocabularies only."""
     missing = width - x.shape[1]
     return x if missing <= 0 else ops.pad(x, ((0, 0), (0, missing)), constant_values=value)
 
 
 def _flat(index: Tensor, size: int) -> Tensor:
-    """Turns indices (B, M) into each row's `size` entries into indices into the flattened rows."""
+    """Converts indices within each row, (B, M), to indices into all rows joined, (B, M).
+
+    A row has `size` entries.
+    """
     return index + ops.arange(ops.shape(index)[0])[:, None] * size
 
 
 def _pick(x: Tensor, index: Tensor) -> Tensor:
-    """Gathers entries of each row: x (B, M, …), index (B, K) -> (B, K, …)."""
+    """Returns entries of each row of x (B, M, …), chosen by `index` (B, K): (B, K, …)."""
     size, *rest = x.shape[1:]
     return ops.take(ops.reshape(x, (-1, *rest)), _flat(index, size), axis=0)

@@ -22,7 +22,9 @@ def make_choice(
 ) -> Callable[[Any, Any], tuple[Any, Any]]:
     """Returns a function `(logits (R, V), step) -> (ids (R,) int32, log-probabilities (R,))`.
 
-    The log-probabilities are the model's own: those of the full distribution at temperature 1.
+    It chooses a token for each row; `step` is the index of the token. The log-probabilities are
+    those of the full distribution at temperature 1. `Sampling` draws depend on `seed`, a scalar
+    integer, and on `row_numbers` (R,); None = 0, 1, …. `Greedy` uses neither.
 
     Raises:
         ValueError: the method is `Sampling` and `seed` is missing or is not a valid integer.
@@ -51,7 +53,7 @@ def make_choice(
 
 
 def likeliest(logits: Tensor, method: Sampling) -> tuple[Any, Any]:
-    """Returns the tokens that may be sampled, and how likely each is.
+    """Returns the tokens that may be sampled, and their log-probabilities.
 
     Args:
         logits: (R, V) float32.
@@ -83,7 +85,7 @@ def likeliest(logits: Tensor, method: Sampling) -> tuple[Any, Any]:
 
 def _check_seed(seed: Tensor) -> None:
     if seed is None:
-        raise ValueError("Sampling draws from a `seed`: an integer. Received: None")
+        raise ValueError("Sampling requires a `seed`, an integer. Received: None")
     if hasattr(seed, "dtype"):  # a tensor, so that one compiled function serves many seeds
         if len(seed.shape) or "int" not in str(seed.dtype):
             raise ValueError(f"`seed` must be one integer. Received: {seed}")

@@ -88,7 +88,7 @@ _METHODS = {kind.__name__: kind for kind in (Greedy, Sampling, Beam)}
 
 
 def to_json(method: Method) -> dict[str, Any]:
-    """Returns a decoding method as a JSON-serialisable dict.
+    """Returns a decoding method as a JSON-serialisable dict: the name of its class and settings.
 
     Example:
         >>> from_json(to_json(Sampling(top_k=5)))
@@ -98,7 +98,7 @@ def to_json(method: Method) -> dict[str, Any]:
 
 
 def from_json(content: dict[str, Any]) -> Any:
-    """Reverses `to_json`; returns any other dict unchanged."""
+    """Returns the decoding method that `to_json` wrote; returns any other dict unchanged."""
     if set(content) != {"method", "settings"}:
         return content
     return _METHODS[content["method"]](**content["settings"])

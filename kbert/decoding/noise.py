@@ -44,7 +44,7 @@ def threefry(key: tuple[Any, Any], counter: tuple[Any, Any]) -> tuple[Any, Any]:
 
 
 def gumbel(seed: Tensor, rows: Tensor, step: Tensor, token_ids: Tensor) -> Tensor:
-    """Draws from the standard Gumbel distribution.
+    """Draws a number from the standard Gumbel distribution for each token and row.
 
     The token with the largest sum of log-probability and draw is a sample of the distribution. A
     draw belongs to a token, not to its rank, so rounding of the logits hardly ever changes the
@@ -67,5 +67,8 @@ def gumbel(seed: Tensor, rows: Tensor, step: Tensor, token_ids: Tensor) -> Tenso
 
 
 def _u32(value: Tensor) -> Tensor:
-    """Casts to a uint32 tensor. Python integers go through NumPy, as they may need all 32 bits."""
+    """Returns a value as a uint32 tensor.
+
+    Python integers go through NumPy, because they may need all 32 bits.
+    """
     return ops.cast(np.uint32(value) if isinstance(value, int) else value, "uint32")

@@ -30,52 +30,58 @@ class DecodingOptions(Options):
         Sampling(temperature=1.0, top_k=None, top_p=0.9)
         >>> DecodingOptions(method="greedy", top_p=0.9)
         Traceback (most recent call last):
-        ValueError: top_p is of method="sampling". Received: method='greedy' with top_p=0.9
+        ValueError: top_p requires method="sampling". Received: method='greedy' with top_p=0.9
     """
 
     method: str = option(
         "greedy",
-        help="How the next token is chosen: the likeliest, one that is drawn, or the best text "
-        "among those that a beam of beginnings leads to.",
+        help="How the next token is chosen: greedy takes the most likely one, sampling draws "
+        "one, beam searches for the most likely text.",
         choices=tuple(_METHODS),
     )
     max_new_tokens: int | None = option(
         None,
-        help="Tokens of the longest text. Default: of a language model 64, at most half of its "
-        "positions; of a translator 50 more than the source.",
+        help="Maximum tokens of a text. Default: 64 for a language model, at most half of its "
+        "positions; for a translator 50 more than the source.",
         at_least=1,
     )
     temperature: float | None = option(
-        None, help="Of sampling: below 1 likelier tokens, above 1 more different ones.", above=0
+        None,
+        help="For sampling: below 1 favours likely tokens, above 1 makes texts more diverse.",
+        above=0,
     )
     top_k: int | None = option(
-        None, help="Of sampling: only so many likeliest tokens may be drawn.", at_least=1
+        None, help="For sampling: draw only from this many most likely tokens.", at_least=1
     )
     top_p: float | None = option(
-        None, help="Of sampling: only the likeliest tokens of this share.", above=0, at_most=1
+        None,
+        help="For sampling: draw only from the most likely tokens of this total probability.",
+        above=0,
+        at_most=1,
     )
     seed: int | None = option(
         None,
-        help="Of sampling: what is drawn follows from it and the number of the text. Default: 0.",
+        help="For sampling: seed of the random draws, together with the number of the text. "
+        "Default: 0.",
         at_least=0,
         at_most=2**32 - 1,
     )
     beam_width: int | None = option(
-        None, help="Of beam: beginnings that are followed at once. Default: 4.", at_least=1
+        None, help="For beam: beams that are kept at each step. Default: 4.", at_least=1
     )
     length_penalty: float | None = option(
         None,
-        help="Of beam: texts are ranked by log P / ((5 + length) / 6) ** length_penalty. "
+        help="For beam: texts are ranked by log P / ((5 + length) / 6) ** length_penalty. "
         "Default: 0.6.",
         at_least=0,
     )
     num_results: int | None = option(
-        None, help="Of beam: texts for each input, the best first. Default: 1.", at_least=1
+        None, help="For beam: texts for each input, best first. Default: 1.", at_least=1
     )
     jit_compile: bool = option(
         False,
-        help="Whether XLA compiles: faster where many batches have one shape, after 5 to 15 s for "
-        "each.",
+        help="Compile with XLA: faster if many batches have the same shape, after 5 to 15 s "
+        "for each shape.",
         changes_numbers=False,
     )
 
@@ -85,14 +91,15 @@ class DecodingOptions(Options):
             given = [name for name in own if getattr(self, name) is not None]
             if given and method != self.method:
                 raise ValueError(
-                    f'{", ".join(given)} is of method="{method}". Received: method={self.method!r} '
-                    f"with {', '.join(f'{name}={getattr(self, name)!r}' for name in given)}"
+                    f'{", ".join(given)} requires method="{method}". Received: '
+                    f"method={self.method!r} with "
+                    f"{', '.join(f'{name}={getattr(self, name)!r}' for name in given)}"
                 )
         _ = self.decoding  # raises if two values do not fit together
 
     @property
     def is_usual(self) -> bool:
-        """Whether every option that can change a text has its default value."""
+        """Whether every option that can change a decoded text has its default value."""
         return all(
             getattr(self, name) == self.field_of(name).default
             for name in DecodingOptions.names()
@@ -101,7 +108,7 @@ class DecodingOptions(Options):
 
     @property
     def decoding(self) -> Method:
-        """The method to pass to the tasks' `predict`."""
+        """The decoding method with these options: a `Greedy`, `Sampling` or `Beam`."""
         made, arguments = _METHODS[self.method]
         given = {theirs: getattr(self, ours) for ours, theirs in arguments.items()}
         return made(**{name: value for name, value in given.items() if value is not None})

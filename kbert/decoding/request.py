@@ -42,7 +42,10 @@ class Request:
         stop_ids: Sequence[int],
         banned_ids: Sequence[int],
     ) -> "Request":
-        """Checks everything that can be checked before the first token.
+        """Checks arguments of `decode` and returns them as limits.
+
+        The logits (R, V) give the size of the vocabulary; of `cache` only the keys are checked. Ids
+        are sorted, without duplicates.
 
         Raises:
             ValueError: an argument of `decode` is out of range or has the wrong shape or keys.
@@ -70,7 +73,7 @@ class Request:
         return cls(size, max_new_tokens, stop_ids, banned_ids)
 
     def allowed(self, logits: Tensor) -> Tensor:
-        """Sets the logits (…, V) of banned tokens to minus infinity."""
+        """Returns the logits (…, V) with minus infinity for banned tokens."""
         if not self.banned_ids:
             return logits
         banned = np.isin(np.arange(self.vocabulary_size), self.banned_ids)
@@ -84,7 +87,10 @@ class Request:
 
 
 def _unique_ids(name: str, ids: Sequence[int], vocabulary_size: int) -> tuple[int, ...]:
-    """Checks ids against the vocabulary; returns them sorted, without duplicates."""
+    """Returns token ids sorted, without duplicates; raises ValueError if one is out of range.
+
+    `name` is the name of the argument, for the error message.
+    """
     found = np.asarray(ids).reshape(-1) if len(ids) else np.zeros((0,), "int32")
     inside = np.issubdtype(found.dtype, np.integer) and np.all(
         (found >= 0) & (found < vocabulary_size)

@@ -16,7 +16,7 @@ from kbert.decoding.request import PAD_ID, Request
 def decode_single(
     step: Callable, logits: Tensor, cache: dict[str, Any], choose: Callable, request: Request
 ) -> tuple[Any, Any, Any]:
-    """Chooses tokens until every row has ended.
+    """Chooses tokens until every row has ended or has `max_new_tokens` tokens.
 
     Args:
         step: step function of `decode`: (token ids, cache, t) -> (logits, cache).
@@ -26,7 +26,8 @@ def decode_single(
         request: limits of the decoding.
 
     Returns:
-        Token ids (R, G), lengths (R,) and sums of log-probabilities (R,).
+        Token ids (R, G), 0 after the end; lengths (R,), including the stop token; and sums of
+        log-probabilities (R,).
     """
     columns = np.arange(request.max_new_tokens)
     chosen, scores = choose(logits, 0)
@@ -63,6 +64,9 @@ def decode_single(
 
 
 def choose_unended(choose: Callable, logits: Tensor, t: Tensor, ended: Tensor) -> tuple[Any, Any]:
-    """Like `choose`; a row that has ended gets padding with log-probability 0."""
+    """Returns ids (R,) and log-probabilities (R,) from `choose`; 0 for rows that have ended.
+
+    `choose` is the function of `make_choice`, `t` the index of the token, `ended` (R,) bool.
+    """
     chosen, log_probabilities = choose(logits, t)
     return ops.where(ended, PAD_ID, chosen), ops.where(ended, 0.0, log_probabilities)

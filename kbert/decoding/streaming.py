@@ -64,8 +64,8 @@ def stream(
     check_method(method)
     if isinstance(method, Beam):
         raise ValueError(
-            "A beam has no tokens to give before its end: `decode` it, or stream with Greedy or "
-            f"Sampling. Received: {method}"
+            "A Beam cannot be streamed, because its tokens are known only at the end: use "
+            f"`decode`, or stream with Greedy or Sampling. Received: {method}"
         )
     request = Request.of(
         logits, cache, max_new_tokens=max_new_tokens, stop_ids=stop_ids, banned_ids=banned_ids

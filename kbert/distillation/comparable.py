@@ -9,7 +9,7 @@ from kbert.tasks import EncoderTask, FineTuningTask, Pretraining
 
 
 def check_comparable(student: EncoderTask, teacher: EncoderTask, terms: Sequence[Term]) -> None:
-    """Raises an error unless all terms of a loss can compare student and teacher.
+    """Raises TypeError or ValueError unless all terms of a loss can compare student and teacher.
 
     Args:
         student: task to train.
@@ -19,11 +19,11 @@ def check_comparable(student: EncoderTask, teacher: EncoderTask, terms: Sequence
     for role, task in (("student", student), ("teacher", teacher)):
         if not isinstance(task, EncoderTask):
             raise TypeError(
-                f"A {role} is one task on an encoder: of a MultiTask one of its tasks, "
-                f"multi.tasks[name]. Received: {task!r:.200}"
+                f"The {role} must be a single task on an encoder; for a MultiTask pass one of its "
+                f"tasks, multi.tasks[name]. Received: {task!r:.200}"
             )
     if not terms:
-        raise ValueError("A distiller needs a loss term. Received: none")
+        raise ValueError("A distiller requires a loss term. Received: none")
     if student is teacher:
         raise ValueError("Student and teacher must be two models. Received: the same one for both")
     _check_tokens(student, teacher)
@@ -33,7 +33,7 @@ def check_comparable(student: EncoderTask, teacher: EncoderTask, terms: Sequence
         for task in (student, teacher):
             if not isinstance(task.encoder, Encoder):
                 raise ValueError(
-                    "Attention is compared between encoders of the BERT family. Received: a "
+                    "Attention can only be compared in encoders of the BERT family. Received: a "
                     f"{type(task.encoder).__name__}"
                 )
             _check_even(task.encoder)
@@ -42,78 +42,90 @@ def check_comparable(student: EncoderTask, teacher: EncoderTask, terms: Sequence
 
 
 def _check_even(encoder: Encoder) -> None:
+    """Raises ValueError if heads were pruned from some layers of an encoder."""
     config = encoder.config
     heads = encoder.layer_heads
     if set(heads) != {config.num_heads}:
         raise ValueError(
-            "Attention is compared between encoders with as many heads in each layer as their "
-            f"configs say. Received: one with num_heads={config.num_heads}, pruned to {list(heads)}"
+            "Attention can only be compared if every layer has the num_heads of its config. "
+            f"Received: an encoder with num_heads={config.num_heads}, pruned to {list(heads)}"
         )
 
 
 def _check_tokens(student: EncoderTask, teacher: EncoderTask) -> None:
-    ours, theirs = student.tokenizer, teacher.tokenizer
-    if type(ours) is not type(theirs) or ours.checksum != theirs.checksum:
+    """Raises ValueError unless both models read the same sequences.
+
+    Tokenizer and special tokens must be the same, and the teacher must have enough positions.
+    """
+    student_tokenizer, teacher_tokenizer = student.tokenizer, teacher.tokenizer
+    if (
+        type(student_tokenizer) is not type(teacher_tokenizer)
+        or student_tokenizer.checksum != teacher_tokenizer.checksum
+    ):
         raise ValueError(
             "Student and teacher must have the same tokenizer. Received: "
-            f"{_shown(ours)} and {_shown(theirs)}"
+            f"{_shown(student_tokenizer)} and {_shown(teacher_tokenizer)}"
         )
     if student.form != teacher.form:
         raise ValueError(
-            "Student and teacher must read the same rows: the same tokens around the texts. "
+            "Student and teacher must have the same special tokens around the texts. "
             f"Received: {student.form} and {teacher.form}"
         )
     longest = teacher.encoder.config.max_positions
     if isinstance(student, FineTuningTask) and student.row_length > longest:
         raise ValueError(
-            "The teacher must read the student's rows: give the student a max_length that the "
-            f"teacher takes. Received: rows of up to {student.row_length} tokens, a teacher of "
+            "max_length of the student must be at most the teacher's max_positions. Received: "
+            f"sequences of up to {student.row_length} tokens, a teacher of "
             f"{longest}"
         )
 
 
 def _shown(tokenizer: TokenizerLike) -> str:
+    """Describes a tokenizer for a message: class, vocabulary size, first digits of the checksum."""
     size = getattr(tokenizer, "vocabulary_size", None)
     entries = "" if size is None else f" of {size:,} entries"
     return f"a {type(tokenizer).__name__}{entries} (checksum {tokenizer.checksum[:8]})"
 
 
 def _check_heads(student: EncoderTask, teacher: EncoderTask) -> None:
+    """Raises ValueError unless both are tasks of one class with the same labels and heads."""
     if not isinstance(student, FineTuningTask | Pretraining):
         raise ValueError(
-            "Heads are compared between tasks that are fine-tuned or of kbert.tasks.Pretraining. "
+            "Heads can only be compared in fine-tuning tasks and kbert.tasks.Pretraining. "
             f"Received: a {type(student).__name__}"
         )
     if type(student) is not type(teacher):
         raise ValueError(
-            "The terms of this loss compare heads, so the teacher must be a task of the student's "
-            f"kind, with its head. Received: a {type(teacher).__name__} for a "
+            "The terms of this loss compare heads, so teacher and student must be tasks of the "
+            f"same class. Received: a {type(teacher).__name__} for a "
             f"{type(student).__name__}"
         )
     if isinstance(student, Pretraining):
         _check_pretraining(student, teacher)
     for name in student.prediction_settings:
-        ours, theirs = (getattr(task, name, None) for task in (student, teacher))
-        if ours != theirs:
+        student_value, teacher_value = (getattr(task, name, None) for task in (student, teacher))
+        if student_value != teacher_value:
             raise ValueError(
-                f"Student and teacher must agree in {name}, in their order too. Received: {ours} "
-                f"and {theirs}"
+                f"Student and teacher must have the same {name} (labels in the same order). "
+                f"Received: {student_value} and {teacher_value}"
             )
 
 
 def _check_pretraining(student: Pretraining, teacher: Pretraining) -> None:
-    rows = [task.encoder.config.vocabulary_size for task in (student, teacher)]
-    if rows[0] != rows[1]:
+    """Raises ValueError unless the pretraining heads of both can be compared."""
+    sizes = [task.encoder.config.vocabulary_size for task in (student, teacher)]
+    if sizes[0] != sizes[1]:
         raise ValueError(
-            "Distributions over the vocabulary are compared, so the token tables must have as many "
-            f"rows. Received: {rows[0]:,} and {rows[1]:,}"
+            "Student and teacher must have the same vocabulary_size, since distributions over the "
+            f"vocabulary are compared. Received: {sizes[0]:,} and {sizes[1]:,}"
         )
     if (teacher.masked_lm is None) != (student.masked_lm is None):
         raise ValueError(
-            "Student and teacher must both fill masks, or neither. Received: masked_lm=False of one"
+            "Student and teacher must both have a masked-LM head, or neither. Received: "
+            "masked_lm=False of one"
         )
     if teacher.span_boundary_head is not None and student.span_boundary_head is None:
         raise ValueError(
-            "A teacher with a span-boundary head needs spans, which the batches of a student "
-            "without one do not hold: load it with span_boundary=False. Received: such a teacher"
+            "A teacher with a span-boundary head requires spans, which the batches of a student "
+            "without one do not contain: load it with span_boundary=False. Received: such a teacher"
         )

@@ -25,7 +25,7 @@ class Measured:
         values: results of the evaluation, by name.
         layers: number of layers of the encoder.
         parameters: number of parameters of encoder and head.
-        seconds: time of a forward pass over the data, without tokenization.
+        seconds: time of a forward pass over at most 1,024 examples, without tokenization.
     """
 
     values: Mapping[str, float]
@@ -50,14 +50,14 @@ class Comparison:
 
     @property
     def retention(self) -> float:
-        """The student's metric divided by the teacher's; for a loss, where less is better, inverse.
+        """The student's metric divided by the teacher's; for a loss the teacher's by the student's.
 
         It is NaN if the divisor is not above 0, such as a correlation of 0.
         """
-        kept, whole = self.student.values[self.metric], self.teacher.values[self.metric]
+        numerator, divisor = self.student.values[self.metric], self.teacher.values[self.metric]
         if self.metric.endswith("loss"):
-            kept, whole = whole, kept
-        return kept / whole if whole > 0 else math.nan
+            numerator, divisor = divisor, numerator
+        return numerator / divisor if divisor > 0 else math.nan
 
     @property
     def speed(self) -> float:
@@ -71,15 +71,15 @@ class Comparison:
         return {**dataclasses.asdict(self), **ratios}
 
     def __str__(self) -> str:
-        kept = "-" if math.isnan(self.retention) else f"{self.retention:.1%}"
+        retained = "-" if math.isnan(self.retention) else f"{self.retention:.1%}"
         rows = []
-        for name, one in (("teacher", self.teacher), ("student", self.student)):
-            is_student = one is self.student
+        for name, measured in (("teacher", self.teacher), ("student", self.student)):
+            is_student = measured is self.student
             rows.append(
                 [
-                    *(name, one.layers, one.values[self.metric]),
-                    kept if is_student else "100.0%",
-                    f"{one.parameters:,}",
+                    *(name, measured.layers, measured.values[self.metric]),
+                    retained if is_student else "100.0%",
+                    f"{measured.parameters:,}",
                     f"{self.speed:.2f} x" if is_student else "1.00 x",
                 ]
             )
@@ -152,7 +152,14 @@ def compare(
 def _seconds(
     models: Mapping[str, FineTuningTask], table: Table, batch_size: int, rounds: int
 ) -> dict[str, float]:
-    """Returns name of the model -> seconds of a forward pass over the table."""
+    """Returns name of the model -> seconds of the fastest forward pass over the table.
+
+    Args:
+        models: name -> model; must have "student", which makes the batches.
+        table: labelled examples.
+        batch_size: rows per batch.
+        rounds: number of timed passes per model.
+    """
     rows = models["student"].tokenize(table, labelled=True)
     endless = models["student"].batches(rows, batch_size=batch_size, seed=0)
     count = -(-len(rows) // batch_size)
@@ -168,9 +175,9 @@ def _seconds(
     best = dict.fromkeys(models, float("inf"))
     for round_ in range(rounds + 1):
         for name, forward in forwards.items():
-            begun = time.perf_counter()
+            start = time.perf_counter()
             for batch in batches:
                 forward(batch)
             if round_:  # graphs are traced in the first round, which does not count
-                best[name] = min(best[name], time.perf_counter() - begun)
+                best[name] = min(best[name], time.perf_counter() - start)
     return best

@@ -144,8 +144,8 @@ class Distiller(KerasEdits, TrainStep, keras.Model):
     @property
     def shown_metrics(self) -> tuple[str, ...]:  # type: ignore[override]  # and of the terms
         """Metrics on a progress line: the student's, and those of the terms of the loss."""
-        own = (name for term in self.terms for name in term.shown)
-        return tuple(dict.fromkeys((*self.student.shown_metrics, *own)))
+        term_names = (name for term in self.terms for name in term.shown)
+        return tuple(dict.fromkeys((*self.student.shown_metrics, *term_names)))
 
     @property
     def derived_metrics(self) -> Mapping[str, Any]:  # type: ignore[override]  # the student's
@@ -170,20 +170,23 @@ class Distiller(KerasEdits, TrainStep, keras.Model):
         return min(task.row_length for task in (self.student, self.teacher))
 
     def compile(self, optimizer: Any = None, *positional: Any, **settings: Any) -> None:
-        """Like `TrainStep.compile`; layers that learn in turn need `rate_scales` in `optimizer`."""
+        """Like `TrainStep.compile`; ValueError if layers learn in turn and `optimizer` lacks rates.
+
+        Layers learn in turn with `steps_per_layer`. An optimizer gets their rates as `rate_scales`.
+        """
         super().compile(optimizer, *positional, **settings)
         if any(isinstance(term, OwnLoss) for term in self.terms):
             check_compares_whole_batches(self.student, self.micro_batches)
         if self.rate_scales and not getattr(self.optimizer, "rate_scales", None):
             raise ValueError(
-                "Layers that learn in turn have rates of their own: compile with an optimizer such "
-                "as kbert.training.AdamW(rate, rate_scales=distiller.rate_scales). Received: "
-                f"{type(self.optimizer).__name__} without"
+                "Training layers in turn requires learning rates per layer: compile with an "
+                "optimizer such as kbert.training.AdamW(rate, rate_scales=distiller.rate_scales). "
+                f"Received: {type(self.optimizer).__name__} without rate_scales"
             )
 
     @property
     def rate_scales(self) -> dict[str, Any]:
-        """Path of a weight -> factor of its learning rate; see `kbert.distillation.transfer`."""
+        """Path of a weight -> factor of its learning rate; {} unless layers learn in turn."""
         return rate_scales(self.terms, self.student)
 
     def loss_terms(self, batch: Tensors, training: bool) -> tuple[dict[str, Pair], dict[str, Pair]]:
@@ -195,21 +198,21 @@ class Distiller(KerasEdits, TrainStep, keras.Model):
             student = dataclasses.replace(student, step=optimizer.iterations)
         teacher = self._read_teacher(batch, student)
         real = _counted_tokens(batch, student.padding_mask)
-        own, metrics = {}, {}
+        own_losses, metrics = {}, {}
         if self._reads_heads:
-            own, metrics = self.student.terms(student.logits, batch)
-            metrics = {**own, **metrics, **agreements(student, teacher)}
+            own_losses, metrics = self.student.terms(student.logits, batch)
+            metrics = {**own_losses, **metrics, **agreements(student, teacher)}
         losses = {}
         for term in self.terms:
             if isinstance(term, OwnLoss):
-                pairs = term.chosen(own)
+                pairs = term.chosen(own_losses)
             else:
                 pairs = term.pairs(student, teacher, real, self._project)
             for name, (total, count) in pairs.items():
                 if name in losses or f"weighted_{name}" in losses:
                     raise ValueError(
-                        "Every value of the loss comes from one term. Received: two terms that "
-                        f"give {name!r}, the second {term}"
+                        "Terms must have losses of different names. Received: two terms with "
+                        f"{name!r}, the second {term}"
                     )
                 if term.weight == 1:
                     losses[name] = (total, count)
@@ -220,7 +223,13 @@ class Distiller(KerasEdits, TrainStep, keras.Model):
         return losses, metrics
 
     def make_objective(self, data: Any, labels: Any = None, **settings: Any) -> Any:
-        """Returns the objective of `fit`: the student's, with the distiller as its model."""
+        """Returns the object that `fit` trains by: the student's objective, for the distiller.
+
+        Args:
+            data: training data, as in `fit`.
+            labels: labels of a table if `data` contains none.
+            **settings: settings of `fit`.
+        """
         return self.student.make_objective(data, labels, model=self, **settings)
 
     def fit(  # type: ignore[override]  # a table and labels where Keras has x and y
@@ -260,6 +269,10 @@ class Distiller(KerasEdits, TrainStep, keras.Model):
 
         With a cache, the batches contain the teacher's outputs. Outputs that are missing in the
         cache are computed first.
+
+        Args:
+            rows: rows of a table; with a cache they must be in memory.
+            **options: arguments of the student's `batches`, such as `batch_size` and `seed`.
         """
         batches = self.student.batches(rows, **options)
         cache = self._cache()
@@ -267,13 +280,13 @@ class Distiller(KerasEdits, TrainStep, keras.Model):
             return batches
         if options.get("num_hosts", 1) > 1:
             raise ValueError(
-                "One process writes the cache of a teacher's outputs: on several hosts the teacher "
-                f"runs in every step. Received: a cache_dir, {options['num_hosts']} hosts"
+                "cache_dir is supported on one host only: leave it out to run the teacher in every "
+                f"step. Received: a cache_dir, {options['num_hosts']} hosts"
             )
         if not isinstance(rows, Rows):
             raise ValueError(
-                "A cache holds what the teacher gives for a table in memory: of rows on disk the "
-                f"teacher runs in every step. Received: a cache_dir, and the rows in {rows.folder}"
+                "cache_dir is supported for tables in memory only: leave it out to run the teacher "
+                f"in every step. Received: a cache_dir, and the rows in {rows.folder}"
             )
         return cache.fill(rows, options["batch_size"], self._verbose).attach(batches)
 
@@ -303,17 +316,17 @@ class Distiller(KerasEdits, TrainStep, keras.Model):
         """
         cache = self._cache()
         if cache is None:
-            raise ValueError("Only a distiller with a cache_dir has a cache. Received: none")
+            raise ValueError("cache_size() requires a distiller with a cache_dir. Received: none")
         return cache.size(
             self.student.tokenize(self.student.as_table(data, labels), labelled=False)
         )
 
     def predict(self, *args: Any, **options: Any) -> Any:
-        """Returns the student's answers, see the student's `predict`."""
+        """Returns the student's predictions; the arguments are those of its `predict`."""
         return self.student.predict(*args, **options)
 
     def save_to_preset(self, path: PathLike, *args: Any, **options: Any) -> None:
-        """Saves the student, see `Task.save_to_preset`."""
+        """Saves the student, without teacher and projection, see `Task.save_to_preset`."""
         self.student.save_to_preset(path, *args, **options)
 
     def export(self, directory: PathLike, **options: Any) -> str:
@@ -323,15 +336,17 @@ class Distiller(KerasEdits, TrainStep, keras.Model):
     def get_config(self) -> dict[str, Any]:
         """Raises an error, because a `.keras` file cannot contain the tokenizer and the teacher."""
         raise NotImplementedError(
-            "A distiller is not saved: save its student with save_to_preset(folder). "
+            "A distiller cannot be saved: save its student with save_to_preset(folder). "
             f"Received: a {type(self).__name__} of a {type(self.student).__name__}"
         )
 
     def _read(self, task: EncoderTask, batch: Tensors, training: bool) -> Reading:
+        """Returns the outputs of student or teacher that the terms compare."""
         heads = self._reads_heads
         return read(task, batch, training=training, returned=self._returned, heads=heads)
 
     def _read_teacher(self, batch: Tensors, student: Reading) -> Reading:
+        """Returns the teacher's outputs for a batch: from the cache, or by a forward pass."""
         cache = self._cache()
         if cache is not None:
             return cache.reading(batch, student)
@@ -343,17 +358,22 @@ class Distiller(KerasEdits, TrainStep, keras.Model):
 
 
 def _counted_tokens(batch: Tensors, padding_mask: Tensor) -> Tensor:
-    """Returns (R, T) float32, the weight of each token's row; 0 for padding and copied rows.
+    """Returns the weight of each token, (R, T) float32: that of its example, 0 for padding.
 
-    If the tokens of a row have weights of their own, the row's weight is the largest of them.
+    An example's weight is the largest of its `label_weights`, 1 if there are none; it is 0 for rows
+    that only fill up a batch.
+
+    Args:
+        batch: features of the batch, with B examples.
+        padding_mask: padding mask (R, T) of the encoder's sequences.
     """
     mask = ops.cast(padding_mask, "float32")
     if "label_weights" not in batch:
         return mask
     weights = ops.cast(batch["label_weights"], "float32")
     rows = ops.shape(weights)[0]
-    counted = ops.max(ops.reshape(weights, (rows, -1)), axis=1)
+    example_weights = ops.max(ops.reshape(weights, (rows, -1)), axis=1)
     # Windows and choices of an example are adjacent sequences of the encoder.
     shape = ops.shape(mask)
-    by_example = ops.reshape(mask, (rows, -1, shape[1])) * counted[:, None, None]
+    by_example = ops.reshape(mask, (rows, -1, shape[1])) * example_weights[:, None, None]
     return ops.reshape(by_example, shape)

@@ -76,7 +76,7 @@ class DistillationExperiment(Experiment):
         self.recipe = _with_stages(recipe)
         if preset is not None and student:
             raise ValueError(
-                "A student is a preset or is made of the teacher by arguments, not both. "
+                "Pass either a preset of the student, or arguments to make it of the teacher. "
                 f"Received: preset={os.fspath(preset)!r}, {dict(student)}"
             )
         self.teacher = os.fspath(teacher)
@@ -85,37 +85,45 @@ class DistillationExperiment(Experiment):
         self.cache_dir = None if cache_dir is None else os.fspath(cache_dir)
         changes: dict[str, Any] = {"epochs": first_epochs, "learning_rate": first_learning_rate}
         changes = {name: value for name, value in changes.items() if value is not None}
-        *first, self.last_stage = self.recipe.stages
-        if changes and not first:
+        *first_stages, self.last_stage = self.recipe.stages
+        if changes and not first_stages:
             raise ValueError(
-                f"The recipe {self.recipe.name} has one stage, whose values are the settings'. "
+                f"The recipe {self.recipe.name} has only one stage, which uses the settings. "
                 f"Received: {changes} for the stages before it"
             )
-        self.first_stages = [dataclasses.replace(stage, **changes) for stage in first]
+        self.first_stages = [dataclasses.replace(stage, **changes) for stage in first_stages]
         super().__init__(task, preset=self.student_preset or self.teacher, train=train, **options)
         self._teachers: dict[str, FineTuningTask] = {}
 
     def settings(self, **settings: Any) -> Settings:
-        """Returns settings: the last stage's values and the task's defaults, with changes."""
+        """Returns the settings of a run: the last stage's and the task's defaults, with changes."""
         last = {"epochs": self.last_stage.epochs, "learning_rate": self.last_stage.learning_rate}
         return super().settings(**{**last, **settings})
 
     def make_teacher(self, settings: Settings) -> FineTuningTask:
-        """Returns the teacher, which is loaded once, with the settings of its own folder."""
+        """Returns the teacher with the settings in its folder; loads it once per precision.
+
+        Args:
+            settings: settings of the run, of which the precision is used.
+
+        Raises:
+            ValueError: the folder has no task of this kind with its head, or the teacher lacks a
+                class of the data.
+        """
         if settings.precision not in self._teachers:
             kind = self.named.task_class
             try:
-                found = kind.from_preset(self.teacher, settings.precision)
+                loaded_teacher = kind.from_preset(self.teacher, settings.precision)
             except ValueError as error:
                 raise ValueError(
                     f"The teacher must be a {kind.__name__} with its head, as kbert-finetune "
                     f"writes it. {error}"
                 ) from error
-            self._teachers[settings.precision] = found
+            self._teachers[settings.precision] = loaded_teacher
         teacher = self._teachers[settings.precision]
         if self.labels is not None and not set(self.labels) <= set(teacher.labels):
             raise ValueError(
-                "The data must have the teacher's classes. Received: "
+                "The classes of the data must be classes of the teacher. Received: "
                 f"{', '.join(map(repr, self.labels))} in the data, "
                 f"{', '.join(map(repr, teacher.labels))} in {self.teacher}"
             )
@@ -130,8 +138,12 @@ class DistillationExperiment(Experiment):
             arguments["labels"] = teacher.labels  # in the order of the teacher's head
         if self.student_preset is None:
             half = (teacher.encoder.config.num_layers + 1) // 2
-            made = {"num_layers": half, "dtype": settings.precision, **self.student_arguments}
-            return student(teacher, **made, settings=arguments)
+            student_options = {
+                "num_layers": half,
+                "dtype": settings.precision,
+                **self.student_arguments,
+            }
+            return student(teacher, **student_options, settings=arguments)
         return type(teacher).from_preset(
             self.student_preset, settings.precision, new_head=True, **arguments
         )
@@ -139,7 +151,7 @@ class DistillationExperiment(Experiment):
     def fits(
         self, task: FineTuningTask, settings: Settings
     ) -> dict[str, tuple[Distiller, Settings]]:
-        """Returns the stages, see `Experiment.fits`; the teacher's outputs are not cached."""
+        """Returns name of a stage -> (distiller without a cache, settings of the stage)."""
         teacher = self.make_teacher(settings)
         return {
             stage.name: (Distiller(task, teacher, stage.terms), _of_stage(settings, stage))
@@ -154,7 +166,19 @@ class DistillationExperiment(Experiment):
         verbose: str | int = "auto",
         resume: Resume = SAME,
     ) -> History:
-        """Trains the student stage by stage; see `Experiment.fit`."""
+        """Trains the student stage by stage, and resumes an earlier call that was stopped.
+
+        Args:
+            task: the student.
+            settings: settings of the run; epochs and learning rate apply to the last stage.
+            model_dir: folder with a subfolder for the checkpoints and logs of each stage.
+            verbose: 1 = a progress bar, 2 = a line per epoch, 0 = silent; "auto" = 1 in a terminal
+                or a notebook, else 2.
+            resume: accepted changes of settings, see `Distiller.fit`.
+
+        Returns:
+            The history of the last stage.
+        """
         history: Any = None
         for stage in self._stages(settings):
             distiller = Distiller(
@@ -183,22 +207,27 @@ class DistillationExperiment(Experiment):
             settings: settings of the run.
         """
         teacher = self.make_teacher(settings)
-        small = type(teacher).from_preset(preset, settings.precision)
+        loaded_student = type(teacher).from_preset(preset, settings.precision)
         options: dict[str, Any] = {"metric": settings.metric, "batch_size": settings.batch_size}
-        return compare(small, teacher, self.dev, **options)
+        return compare(loaded_student, teacher, self.dev, **options)
 
     def summary(self) -> str:
-        """Like `Experiment.summary`, with teacher and student."""
-        made = {"num_layers": "half of the teacher's", **self.student_arguments}
-        said = ", ".join(f"{name}={value}" for name, value in made.items())
-        begun = f"initialised from {self.student_preset}" if self.student_preset else said
-        return f"{super().summary()}\nteacher: {self.teacher}; student: {begun}"
+        """Returns the text of `Experiment.summary`, and a line about teacher and student."""
+        student_options = {"num_layers": "half of the teacher's", **self.student_arguments}
+        options_text = ", ".join(f"{name}={value}" for name, value in student_options.items())
+        student_text = (
+            f"initialised from {self.student_preset}" if self.student_preset else options_text
+        )
+        return f"{super().summary()}\nteacher: {self.teacher}; student: {student_text}"
 
     def identity(self) -> dict[str, Any]:
-        """Like `Experiment.identity`; epochs and rate of the last stage are in the settings."""
-        made_of = self.student_preset or {"teacher": self.student_arguments}
-        begun = checksum_of(self.student_preset)
-        first = {
+        """Returns what identifies a run: `Experiment.identity`, teacher, student and recipe.
+
+        Epochs and learning rate of the last stage are not included: they are in the settings.
+        """
+        student_origin = self.student_preset or {"teacher": self.student_arguments}
+        student_checksum = checksum_of(self.student_preset)
+        first_stages = {
             stage.name: {"epochs": stage.epochs, "learning_rate": stage.learning_rate}
             for stage in self.first_stages
         }
@@ -206,16 +235,17 @@ class DistillationExperiment(Experiment):
             **super().identity(),
             "teacher": self.teacher,
             "teacher_checksum": checksum_of(self.teacher),
-            "student": made_of,
-            "student_checksum": begun,
+            "student": student_origin,
+            "student_checksum": student_checksum,
             "recipe": self.recipe.name,
             "terms": {
                 stage.name: [term.record for term in stage.terms] for stage in self.recipe.stages
             },
-            "first_stages": first,
+            "first_stages": first_stages,
         }
 
     def _stages(self, settings: Settings) -> Sequence[Stage]:
+        """Returns all stages, the last one with epochs and learning rate of `settings`."""
         values: dict[str, Any] = {
             "epochs": settings.epochs,
             "learning_rate": settings.learning_rate,
@@ -228,17 +258,18 @@ def _of_stage(settings: Settings, stage: Stage) -> Settings:
 
 
 def _with_stages(given: str | DistillationRecipe) -> DistillationRecipe:
-    found = recipe(given) if isinstance(given, str) else given
-    if not found.stages:
+    """Returns a recipe, or that of a name; ValueError if it has no stages or one without terms."""
+    resolved_recipe = recipe(given) if isinstance(given, str) else given
+    if not resolved_recipe.stages:
         raise ValueError(
-            "This recipe is for text, not for the data of a task: distil on shards first, then "
+            "This recipe distils on text, not on the data of a task: distil on shards first, then "
             "fine-tune, or distil with tinybert-task or distilbert. Received: "
-            f"recipe={found.name!r}"
+            f"recipe={resolved_recipe.name!r}"
         )
-    for stage in found.stages:
+    for stage in resolved_recipe.stages:
         if not stage.terms:  # checked now, before earlier stages are trained
             raise ValueError(
-                "Every stage of a recipe needs a loss term with a weight. Received: none "
-                f"for the stage {stage.name!r} of {found.name}"
+                "Every stage of a recipe must have a loss term with a weight. Received: none "
+                f"for the stage {stage.name!r} of {resolved_recipe.name}"
             )
-    return found
+    return resolved_recipe

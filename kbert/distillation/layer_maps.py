@@ -38,26 +38,26 @@ def layer_map(
             )
         if student_layers > teacher_layers:
             raise ValueError(
-                f'layers="{layers}" needs a teacher that is at least as deep as the student; give '
-                f"a list for others. Received: a student of {student_layers} layers, a teacher of "
+                f'layers="{layers}" requires a teacher at least as deep as the student; otherwise '
+                f"pass a list. Received: a student of {student_layers} layers, a teacher of "
                 f"{teacher_layers}"
             )
         if layers == "last":
             return list(range(teacher_layers - student_layers + 1, teacher_layers + 1))
         return [i * teacher_layers // student_layers for i in range(1, student_layers + 1)]
-    found = list(layers)
-    if len(found) != student_layers:
+    entries = list(layers)
+    if len(entries) != student_layers:
         raise ValueError(
             "A layer map must have an entry for each layer of the student: a layer of the teacher, "
-            f"or None. Received: {len(found)} entries, {found}, for {student_layers} layers"
+            f"or None. Received: {len(entries)} entries, {entries}, for {student_layers} layers"
         )
-    for layer in found:
-        whole = isinstance(layer, int) and not isinstance(layer, bool)
-        if layer is not None and not (whole and 1 <= layer <= teacher_layers):
+    for layer in entries:
+        is_integer = isinstance(layer, int) and not isinstance(layer, bool)
+        if layer is not None and not (is_integer and 1 <= layer <= teacher_layers):
             raise ValueError(
-                f"The teacher's layers are counted from 1 to {teacher_layers}. Received: {layer!r} "
-                f"in the layer map {found}"
+                f"A layer map must contain layers of the teacher, from 1 to {teacher_layers}, or "
+                f"None. Received: {layer!r} in the layer map {entries}"
             )
-    if all(layer is None for layer in found):
-        raise ValueError(f"A layer map must name a layer of the teacher. Received: {found}")
-    return found
+    if all(layer is None for layer in entries):
+        raise ValueError(f"A layer map must name a layer of the teacher. Received: {entries}")
+    return entries

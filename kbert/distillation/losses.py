@@ -88,7 +88,15 @@ def mean_squares(student: Tensor, teacher: Tensor, weights: Tensor) -> Pair:
 
 
 def cosine_distance(student: Tensor, teacher: Tensor, weights: Tensor) -> Pair:
-    """Returns 1 - cosine similarity over the last axis; same arguments as `mean_squares`.
+    """Returns 1 - cosine similarity over the last axis.
+
+    Args:
+        student: vectors (..., H) of the student.
+        teacher: vectors (..., H) of the teacher.
+        weights: weights (...) of the vectors.
+
+    Returns:
+        Float32 scalars (sum of weight · distance, sum of weights).
 
     Example:
         >>> loss, _ = cosine_distance([[1.0, 0.0]], [[0.0, 3.0]], [1.0])
@@ -195,16 +203,25 @@ def relation(vectors: Tensor, num_heads: int | None = None) -> Tensor:
 
 
 def agreement(student: Tensor, teacher: Tensor, weights: Tensor) -> Pair:
-    """Returns how often both predict the same class; see `soft_targets` for the arguments."""
+    """Returns how often both predict the same class.
+
+    Args:
+        student: the student's logits (..., C).
+        teacher: the teacher's logits (..., C).
+        weights: weights (...) of the examples.
+
+    Returns:
+        Float32 scalars (sum of weights where the classes are equal, sum of weights).
+    """
     weights = ops.cast(weights, "float32")
     same = ops.equal(ops.argmax(student, axis=-1), ops.argmax(teacher, axis=-1))
     return ops.sum(ops.cast(same, "float32") * weights), ops.sum(weights)
 
 
 def _divergence(student: Tensor, teacher: Tensor) -> Tensor:
-    """Returns KL(teacher, student) over the last axis, from logits."""
-    wanted = ops.log_softmax(teacher, axis=-1)
-    return ops.sum(ops.exp(wanted) * (wanted - ops.log_softmax(student, axis=-1)), axis=-1)
+    """Returns the divergence KL(teacher ‖ student), (...), from logits (..., C)."""
+    log_target = ops.log_softmax(teacher, axis=-1)
+    return ops.sum(ops.exp(log_target) * (log_target - ops.log_softmax(student, axis=-1)), axis=-1)
 
 
 def _float32(*tensors: Tensor) -> list[Tensor]:

@@ -14,6 +14,7 @@ from kbert.distillation.terms import Term
 
 
 def _made(terms: Sequence[NamedTerm]) -> tuple[Term, ...]:
+    """Creates the terms of a loss that a catalogue entry names."""
     return tuple(late.load("term", term.name)(**term.values) for term in terms)
 
 

@@ -38,16 +38,17 @@ class Reading:
     step: Tensor | None = None
 
     def numbered(self, real: Tensor) -> Tensor:
-        """Weights (R, T) of tokens -> number of each token's example, 0 for tokens of weight 0.
+        """Returns the number of each token's example in its row, (R, T), from 1.
 
-        The examples of a row are numbered from 1 on.
+        Args:
+            real: weights (R, T) of the tokens; the number of a token of weight 0 is 0.
         """
         counted = ops.cast(real > 0, real.dtype)
         ids = self.example_ids
         return counted if ids is None else counted * ops.cast(ids, real.dtype)
 
     def masked_lm_everywhere(self, weights: Tensor) -> Prediction:
-        """Returns the masked-LM head's prediction for every token, masked or not."""
+        """Returns the masked-LM head's predictions for all tokens, with these weights (R, T)."""
         return self.task.predictions_everywhere(self.outputs["sequence"], weights)
 
 
@@ -59,7 +60,7 @@ def read(
     returned: Mapping[str, bool],
     heads: bool,
 ) -> Reading:
-    """Runs one forward pass of a task.
+    """Runs one forward pass of a task and returns its outputs.
 
     Args:
         task: the model.
@@ -86,20 +87,25 @@ def read(
 
 
 def _encoder_rows(batch: Tensors, read: Sequence[str]) -> dict[str, Tensor]:
-    """Reshapes features (B, …, T) to (R, T): windows and choices become rows of the encoder."""
+    """Returns features (B, …, T) reshaped to (R, T): each window or choice is a sequence.
+
+    Args:
+        batch: features by name.
+        read: names of the encoder's inputs; others are left out.
+    """
     inner = len(batch["padding_mask"].shape) - 1
     names = [name for name in read if name in batch]
     return {name: ops.reshape(batch[name], (-1, *ops.shape(batch[name])[inner:])) for name in names}
 
 
 def without_gradient(reading: Reading) -> Reading:
-    """Returns the outputs with gradients stopped, so that the loss does not train their model."""
+    """Returns a copy whose outputs have no gradient, so that a loss does not train their model."""
     stopped = {
         name: keras.tree.map_structure(ops.stop_gradient, getattr(reading, name))
         for name in ("outputs", "logits")
     }
     predictions = {
-        name: found._replace(values=ops.stop_gradient(found.values))
-        for name, found in reading.predictions.items()
+        name: prediction._replace(values=ops.stop_gradient(prediction.values))
+        for name, prediction in reading.predictions.items()
     }
     return dataclasses.replace(reading, **stopped, predictions=predictions)

@@ -81,38 +81,39 @@ def distill_static(
     """
     if not isinstance(embedder, TextEmbedder):
         raise ValueError(
-            "A table is made of a TextEmbedder's vectors: TextEmbedder.from_preset(folder, "
-            "new_head=True) has the encoder of any task. "
+            "distill_static() requires a TextEmbedder: TextEmbedder.from_preset(folder, "
+            "new_head=True) loads the encoder of any task. "
             f"Received: {type(embedder).__name__}"
         )
     if sif is not None and not 0 < sif < 1:
         raise ValueError(f"`sif` must be a share, above 0 and below 1, or None. Received: {sif!r}")
     if texts is not None and sif is None:
         raise ValueError(
-            "`texts` are what the weights by `sif` are counted in. Received: texts with sif=None"
+            "`texts` requires `sif`, the weights that are counted in them. "
+            "Received: texts with sif=None"
         )
     tokenizer = embedder.tokenizer
-    kept, uncounted = _pieces(tokenizer)
-    most = min(embedder.width, len(kept) - 1)
-    if dimensions is not None and not 1 <= dimensions <= most:
+    ids, uncounted_ids = _pieces(tokenizer)
+    limit = min(embedder.width, len(ids) - 1)
+    if dimensions is not None and not 1 <= dimensions <= limit:
         raise ValueError(
-            f"`dimensions` must be from 1 to {most}, what {len(kept)} pieces with vectors of "
-            f"{embedder.width} have, or None. Received: {dimensions!r}"
+            f"`dimensions` must be from 1 to {limit} ({len(ids)} subwords with vectors of "
+            f"{embedder.width}), or None. Received: {dimensions!r}"
         )
-    shares = _zipf(len(kept)) if texts is None else _counted(tokenizer, texts, uncounted)[kept]
-    vectors = _vectors(embedder, kept, batch_size, verbose)
+    shares = _zipf(len(ids)) if texts is None else _counted(tokenizer, texts, uncounted_ids)[ids]
+    vectors = _vectors(embedder, ids, batch_size, verbose)
     if dimensions is not None:
         vectors = principal_components(vectors, dimensions)
     if sif is not None:
         vectors = vectors * (sif / (sif + shares))[:, None]
     table = np.zeros((tokenizer.vocabulary_size, vectors.shape[1]), np.float32)
-    table[kept] = vectors
-    table[uncounted] = 0.0
+    table[ids] = vectors
+    table[uncounted_ids] = 0.0
     config = StaticConfig(
         vocabulary_size=len(table),
         hidden_size=table.shape[1],
         max_positions=max_length,
-        uncounted_ids=tuple(uncounted),
+        uncounted_ids=tuple(uncounted_ids),
     )
     encoder = Encoder(config)
     encoder.token_embedding.assign(table)
@@ -138,13 +139,13 @@ def principal_components(vectors: np.ndarray, count: int) -> np.ndarray:
     centred = np.asarray(vectors, np.float64)
     centred = centred - centred.mean(0)
     _, axes = np.linalg.eigh(centred.T @ centred)  # eigenvalues in ascending order
-    found = centred @ axes[:, ::-1][:, :count]
-    largest = np.take_along_axis(found, np.abs(found).argmax(0)[None], 0)
-    return found * np.where(largest < 0, -1.0, 1.0)
+    projections = centred @ axes[:, ::-1][:, :count]
+    largest = np.take_along_axis(projections, np.abs(projections).argmax(0)[None], 0)
+    return projections * np.where(largest < 0, -1.0, 1.0)
 
 
 def _pieces(tokenizer: Any) -> tuple[np.ndarray, list[int]]:
-    """Returns the ids of the tokens to distil (P,), and those of the special tokens.
+    """Returns the ids of the tokens to distil (P,), and the ids of [UNK] and the special tokens.
 
     [PAD] and [UNK] are among the tokens to distil, although means do not count them, so that ranks
     and components are the same as in model2vec.
@@ -153,30 +154,37 @@ def _pieces(tokenizer: Any) -> tuple[np.ndarray, list[int]]:
     if tokenizer.unk_id is not None:
         special.add(tokenizer.unk_id)
     left_out = special - {tokenizer.pad_id, tokenizer.unk_id}
-    kept = [
+    kept_ids = [
         number
         for number, piece in enumerate(tokenizer.vocabulary)
         if number not in left_out and not _UNUSED.fullmatch(piece)
     ]
-    return np.array(kept), sorted(special)
+    return np.array(kept_ids), sorted(special)
 
 
 def _vectors(
     embedder: TextEmbedder, pieces: np.ndarray, batch_size: int, verbose: str | int
 ) -> np.ndarray:
-    """Returns the embeddings (P, D) of tokens, each embedded as a text of its own."""
+    """Returns the embeddings (P, D) of tokens, each embedded as a separate text.
+
+    Args:
+        embedder: the embedder.
+        pieces: ids of the tokens, (P,).
+        batch_size: number of tokens per batch.
+        verbose: whether to show a progress line; "auto" = in a terminal.
+    """
     inference.check_batch_size(batch_size)
     form = functools.partial(embedder.form.build_inputs, max_length=embedder.row_length, multiple=1)
     runner = inference.Runner(
         embedder.embed_rows, *embedder.parts.values(), assemble=lambda columns: form(columns["ids"])
     )
     ids = tf.RaggedTensor.from_tensor(tf.constant(pieces[:, None], tf.int32))
-    rows, found = inference.token_rows(np.ones(len(pieces), int), ids=ids), []
+    rows, vector_parts = inference.token_rows(np.ones(len(pieces), int), ids=ids), []
     with Progress("", len(pieces), " pieces", verbose=verbose) as bar:
         for index, vectors in runner.each(rows, batch_size):  # in order, since lengths are equal
-            found.append(vectors)
+            vector_parts.append(vectors)
             bar.show(index[-1] + 1)
-    return np.concatenate(found)
+    return np.concatenate(vector_parts)
 
 
 def _zipf(count: int) -> np.ndarray:
@@ -186,17 +194,26 @@ def _zipf(count: int) -> np.ndarray:
 
 
 def _counted(tokenizer: Any, texts: Iterable[str], uncounted: list[int]) -> np.ndarray:
-    """Returns each token's share (V,) of the tokens of texts, without the uncounted ones."""
+    """Returns each token's share (V,) of all counted tokens in texts.
+
+    Args:
+        tokenizer: tokenizer with V tokens.
+        texts: texts, or one text.
+        uncounted: ids of tokens that do not count: their share is 0.
+
+    Raises:
+        ValueError: the texts contain no token that counts.
+    """
     counts = np.zeros(tokenizer.vocabulary_size, np.int64)
-    left = each_text([texts] if isinstance(texts, str) else texts)
-    while part := list(islice(left, inference.CHUNK)):
+    remaining_texts = each_text([texts] if isinstance(texts, str) else texts)
+    while part := list(islice(remaining_texts, inference.CHUNK)):
         ids = tokenizer.encode(part).flat_values.numpy()
         counts += np.bincount(ids, minlength=len(counts))
-    every = int(counts.sum())
+    total = int(counts.sum())
     counts[uncounted] = 0
     if not counts.any():
         raise ValueError(
-            "`texts` must hold pieces of the vocabulary, whose shares are counted. "
-            f"Received: {every} tokens, none of them such a piece"
+            "`texts` must contain subwords of the vocabulary, whose shares are counted. "
+            f"Received: {total} tokens, none of them such a subword"
         )
     return counts / counts.sum()

@@ -77,7 +77,7 @@ def student(
     encoder = teacher.encoder if isinstance(teacher, EncoderTask) else teacher
     if not isinstance(encoder, Encoder):
         raise ValueError(
-            "A student is made of an encoder of the BERT family, or of a task on one. Received: a "
+            "student() requires an encoder of the BERT family, or a task on one. Received: a "
             f"{type(encoder).__name__}"
         )
     config = _config(encoder.config, num_layers, changes)
@@ -99,22 +99,35 @@ def student(
 
 
 def _config(config: EncoderConfig, num_layers: int | None, changes: dict) -> EncoderConfig:
+    """Returns the student's config; ValueError if its vocabulary differs from the teacher's.
+
+    Args:
+        config: config of the teacher's encoder.
+        num_layers: number of the student's layers; None = the teacher's.
+        changes: other fields that differ.
+    """
     fields = {**config.to_dict(), **changes}
     if num_layers is not None:
         fields["num_layers"] = num_layers
     if config.num_layer_groups is not None and "num_layer_groups" not in changes:
         fields["num_layer_groups"] = min(config.num_layer_groups, fields["num_layers"])
-    found = type(config).from_dict(fields)
-    if found.vocabulary_size != config.vocabulary_size:
+    student_config = type(config).from_dict(fields)
+    if student_config.vocabulary_size != config.vocabulary_size:
         raise ValueError(
             "Student and teacher must have the same vocabulary. Received: "
-            f"vocabulary_size={found.vocabulary_size} and {config.vocabulary_size}"
+            f"vocabulary_size={student_config.vocabulary_size} and {config.vocabulary_size}"
         )
-    return found
+    return student_config
 
 
 def _layers(init: str | Sequence[int], count: int, depth: int) -> list[int] | None:
-    """Returns the teacher's layer, from 0, that each layer copies; None if none is copied."""
+    """Returns the teacher's layer, from 0, that each layer copies; None if none is copied.
+
+    Args:
+        init: argument of `student`.
+        count: number of the student's layers.
+        depth: number of the teacher's layers.
+    """
     if init in (RANDOM, EMBEDDINGS):
         return None
     if init == EVERY_OTHER:
@@ -134,7 +147,16 @@ def _layers(init: str | Sequence[int], count: int, depth: int) -> list[int] | No
 
 
 def _arrays(teacher: Encoder, small: Encoder, layers: list[int]) -> dict[str, np.ndarray]:
-    """Returns the teacher's weights under the student's names."""
+    """Returns name of the student's weight -> the teacher's values.
+
+    Args:
+        teacher: the teacher's encoder.
+        small: the student's encoder.
+        layers: teacher's layer, from 0, that each layer of the student copies.
+
+    Raises:
+        ValueError: a weight of the student has another shape or no counterpart.
+    """
     groups = len(small.blocks)
     first_layer = [-(-group * small.config.num_layers // groups) for group in range(groups)]
     positions = "encoder/embeddings/position"
@@ -143,7 +165,8 @@ def _arrays(teacher: Encoder, small: Encoder, layers: list[int]) -> dict[str, np
         segment = arrays.pop("encoder/embeddings/segment")
         if positions not in arrays:
             raise ValueError(
-                "A student without segments has its teacher's first one in its learned positions. "
+                "A student without segments requires a teacher with learned positions, to which "
+                "the first segment embedding is added. "
                 f"Received: num_segments=0, a teacher with positions={teacher.config.positions!r}"
             )
         for name in (positions, _PADDING):
@@ -165,38 +188,45 @@ def _arrays(teacher: Encoder, small: Encoder, layers: list[int]) -> dict[str, np
 
 
 def _take_over_embeddings(small: Encoder, teacher: Encoder) -> None:
-    """Copies tables and projection; the norm only if it is of the same class (not NoNorm)."""
+    """Copies the teacher's embedding weights to `small`; a norm of another class is not copied."""
     prefix = "encoder/embeddings"
     arrays = get_arrays(small.embeddings, prefix)
-    theirs = get_arrays(teacher.embeddings, prefix)
+    teacher_arrays = get_arrays(teacher.embeddings, prefix)
     if type(small.embeddings.norm) is not type(teacher.embeddings.norm):
-        theirs = {name: x for name, x in theirs.items() if not name.startswith(f"{prefix}/norm/")}
-    theirs = {name: x for name, x in theirs.items() if name in arrays}
+        teacher_arrays = {
+            name: x for name, x in teacher_arrays.items() if not name.startswith(f"{prefix}/norm/")
+        }
+    teacher_arrays = {name: x for name, x in teacher_arrays.items() if name in arrays}
     positions = f"{prefix}/position"
-    if positions in theirs:
-        theirs[positions] = theirs[positions][: small.config.max_positions]
-    differ = [name for name, x in theirs.items() if x.shape != arrays[name].shape]
-    if differ:
+    if positions in teacher_arrays:
+        teacher_arrays[positions] = teacher_arrays[positions][: small.config.max_positions]
+    differing_names = [name for name, x in teacher_arrays.items() if x.shape != arrays[name].shape]
+    if differing_names:
         raise ValueError(
-            "A student with its teacher's embeddings has their sizes: take "
-            f'init="{RANDOM}". Received: {", ".join(differ)} of other shapes'
+            "A student with its teacher's embeddings must have their sizes: use "
+            f'init="{RANDOM}". Received: {", ".join(differing_names)} of other shapes'
         )
-    set_arrays(small.embeddings, prefix, {**arrays, **theirs}, "the teacher")
+    set_arrays(small.embeddings, prefix, {**arrays, **teacher_arrays}, "the teacher")
 
 
 def _check_sizes(small: Encoder, arrays: dict[str, np.ndarray]) -> None:
+    """Raises ValueError unless `arrays` has every weight of `small`, in its shape."""
     shapes = {name: tuple(w.shape) for name, w in named_weights(small, "encoder").items()}
-    differ = [n for n, shape in shapes.items() if n in arrays and arrays[n].shape != shape]
-    differ += [name for name in shapes if name not in arrays]
-    if differ:
+    differing_names = [n for n, shape in shapes.items() if n in arrays and arrays[n].shape != shape]
+    differing_names += [name for name in shapes if name not in arrays]
+    if differing_names:
         raise ValueError(
-            "A student of other sizes cannot be initialised with its teacher's layers: take "
-            f'init="{RANDOM}". Received: {", ".join(differ[:3])} of other shapes, '
-            f"{len(differ)} in all"
+            "A student of other sizes cannot be initialised with its teacher's layers: use "
+            f'init="{RANDOM}". Received: {", ".join(differing_names[:3])} of other shapes, '
+            f"{len(differing_names)} in all"
         )
 
 
 def _settings(teacher: EncoderTask, config: EncoderConfig, changes: Mapping) -> dict[str, Any]:
+    """Returns the arguments of the student task: the teacher's, with `changes`.
+
+    Without a pooler, heads on it are off. `max_length` is at most the student's `max_positions`.
+    """
     settings = {**teacher.settings, **changes}
     if config.pooler_activation is None:  # without pooler, no heads on it
         settings |= {n: False for n in ("next_sentence", "sentence_order") if n in settings}
@@ -207,19 +237,20 @@ def _settings(teacher: EncoderTask, config: EncoderConfig, changes: Mapping) -> 
 
 
 def _take_over_heads(task: EncoderTask, teacher: EncoderTask) -> None:
+    """Copies the weights of the teacher's heads that fit `task`; logs those that do not."""
     for prefix, part in task.parts.items():
         if prefix in task.model_parts:
             continue
-        theirs = teacher.parts.get(prefix)
-        if theirs is None:
+        source = teacher.parts.get(prefix)
+        if source is None:
             logging.info("The head %s is newly initialised: the teacher has none", prefix)
         elif getattr(task, "labels", None) != getattr(teacher, "labels", None):
             logging.info(
                 "The head %s is newly initialised: its labels differ from the teacher's", prefix
             )
-        elif [tuple(w.shape) for w in part.weights] != [tuple(w.shape) for w in theirs.weights]:
+        elif [tuple(w.shape) for w in part.weights] != [tuple(w.shape) for w in source.weights]:
             logging.info(
                 "The head %s is newly initialised: its width differs from the teacher's", prefix
             )
         else:
-            set_arrays(part, prefix, get_arrays(theirs, prefix), "the teacher")
+            set_arrays(part, prefix, get_arrays(source, prefix), "the teacher")

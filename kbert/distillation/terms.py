@@ -55,15 +55,15 @@ class Term:
 
         Fields in `LATER` are left out if they have their default, so that older runs can resume.
         """
-        told = ", ".join(
+        settings = ", ".join(
             f"{field.name}={getattr(self, field.name)!r}"
             for field in dataclasses.fields(self)
             if field.name not in self.LATER or getattr(self, field.name) != field.default
         )
-        return f"{type(self).__name__}({told})"
+        return f"{type(self).__name__}({settings})"
 
     def check(self, student: EncoderTask, teacher: EncoderTask) -> None:
-        """Raises ValueError if the term cannot compare these two models."""
+        """Raises ValueError if the term cannot compare these two models; here it never does."""
 
     def reads_of(self, teacher: EncoderTask, student: EncoderTask) -> set[str]:
         """Returns the teacher's outputs, other than heads, that the term compares; for a cache.
@@ -86,7 +86,8 @@ class Term:
             project: function that maps the student's hidden states to the teacher's width.
 
         Returns:
-            Name -> pair; the loss is their sum.
+            Name -> (weighted sum, sum of weights), scalars. The loss is the sum of their
+            quotients.
         """
         raise NotImplementedError(f"{type(self).__name__} must define `pairs`.")
 
@@ -112,15 +113,15 @@ class OwnLoss(Term):
         object.__setattr__(self, "losses", tuple(self.losses))
 
     def chosen(self, own: Mapping[str, Pair]) -> dict[str, Pair]:
-        """Returns the student's own losses that `losses` selects.
+        """Returns those of the student's losses `own`, by name, that the setting `losses` selects.
 
         Raises:
             ValueError: the student has no loss with one of the names.
         """
         if unknown := [name for name in self.losses if name not in own]:
             raise ValueError(
-                f"The student's own losses are {', '.join(own)}. Received: losses="
-                f"{', '.join(unknown)}"
+                f"`losses` must be names of the student's losses, {', '.join(own)}. "
+                f"Received: losses={', '.join(unknown)}"
             )
         return {name: pair for name, pair in own.items() if name in self.losses or not self.losses}
 
@@ -160,17 +161,18 @@ class SoftTargets(Term):
     def pairs(
         self, student: Reading, teacher: Reading, real: Tensor, project: Callable[[Tensor], Tensor]
     ) -> dict[str, Pair]:
-        found = {}
+        pairs = {}
         for name, ours, theirs in _shared(student, teacher):
             if self.heads and name not in self.heads:
                 continue
             if self.positions == "all" and name == "masked_lm":
                 ours = student.masked_lm_everywhere(real)
                 theirs = teacher.masked_lm_everywhere(real)
-            found[_named("soft_targets", name, student)] = self._pair(ours, theirs)
-        return found
+            pairs[_named("soft_targets", name, student)] = self._pair(ours, theirs)
+        return pairs
 
     def _pair(self, ours: Prediction, theirs: Prediction) -> Pair:
+        """Compares the student's prediction of one head with the teacher's."""
         values = ours.values, theirs.values, ours.weights
         if ours.kind == "number":
             student, teacher, weights = values
@@ -186,7 +188,7 @@ class LastHiddenCosine(Term):
     shown: ClassVar[tuple[str, ...]] = ("hidden_cosine",)
 
     def check(self, student: EncoderTask, teacher: EncoderTask) -> None:
-        check_equal(student, teacher, "hidden_size", "A cosine is of vectors of one width")
+        check_equal(student, teacher, "hidden_size", "A cosine requires vectors of the same width")
 
     def reads_of(self, teacher: EncoderTask, student: EncoderTask) -> set[str]:
         return {f"hidden_states/{teacher.encoder.config.num_layers}"}
@@ -248,18 +250,25 @@ class OfLayers(Term):
         return {f"{self.compares}/{layer}" for _, layer in self.pairs_of_layers(student, teacher)}
 
     def pairs_of_layers(self, student: EncoderTask, teacher: EncoderTask) -> list[tuple[int, int]]:
-        """Returns pairs (student's layer, teacher's layer), both counted from 1."""
+        """Returns the (student's layer, teacher's layer) pairs of `layers`, both counted from 1."""
         depths = (task.encoder.config.num_layers for task in (student, teacher))
-        found = enumerate(layer_map(self.layers, *depths), start=1)
-        return [(ours, theirs) for ours, theirs in found if theirs is not None]
+        layer_pairs = enumerate(layer_map(self.layers, *depths), start=1)
+        return [(ours, theirs) for ours, theirs in layer_pairs if theirs is not None]
 
     def _summed(
         self, student: Reading, teacher: Reading, compare: Callable[[int, int], Pair]
     ) -> Pair:
+        """Returns the sum of a comparison over pairs of layers, and the weights of one layer.
+
+        Args:
+            student: outputs of the student.
+            teacher: outputs of the teacher.
+            compare: function of a student's and a teacher's layer, both counted from 1.
+        """
         layers = self.pairs_of_layers(student.task, teacher.task)
-        found = [compare(ours, theirs) for ours, theirs in layers]
-        total = sum(pair[0] for pair in found)
-        return total, found[0][1]  # the weights are the same in every layer
+        pairs = [compare(ours, theirs) for ours, theirs in layers]
+        total = sum(pair[0] for pair in pairs)
+        return total, pairs[0][1]  # the weights are the same in every layer
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -339,7 +348,8 @@ class AttentionRelations(Term):
         unknown = [name for name in self.relations if name not in RELATIONS]
         if unknown or not self.relations:
             raise ValueError(
-                f"`relations` must be some of {', '.join(RELATIONS)}. Received: {self.relations}"
+                f"`relations` must be one or more of {', '.join(RELATIONS)}. "
+                f"Received: {self.relations}"
             )
         for name in ("num_relation_heads", "teacher_layer"):
             if getattr(self, name) is not None:
@@ -349,11 +359,11 @@ class AttentionRelations(Term):
         depth = teacher.encoder.config.num_layers
         if self.teacher_layer is not None and self.teacher_layer > depth:
             raise ValueError(
-                f"The teacher's layers are counted from 1 to {depth}. Received: "
+                f"teacher_layer must be from 1 to {depth} (the teacher's layers). Received: "
                 f"teacher_layer={self.teacher_layer}"
             )
         if "attention" in self.relations or self.num_relation_heads is None:
-            rule = "Relations of attention, and others without num_relation_heads, go head by head"
+            rule = "Attention, and relations without num_relation_heads, are compared head by head"
             check_equal(student, teacher, "num_heads", rule)
         for task in (student, teacher):
             width = task.encoder.config.hidden_size
@@ -380,13 +390,18 @@ class AttentionRelations(Term):
         }
 
     def _scores(self, internals: Mapping[str, Tensor], name: str) -> Tensor:
+        """Returns the scores (R, heads, T, T) of a relation from the internals of a layer."""
         if name in INTERNAL_OF:
             return internals[INTERNAL_OF[name]]
         return losses.relation(internals[name], self.num_relation_heads)
 
 
 def agreements(student: Reading, teacher: Reading) -> dict[str, Pair]:
-    """Returns how often both models predict the same class, for each shared classification head."""
+    """Returns how often both models predict the same class, for each shared classification head.
+
+    Returns:
+        "agreement", with the head's name if there are several -> (weighted count, sum of weights).
+    """
     return {
         _named("agreement", name, student): losses.agreement(
             ours.values, theirs.values, ours.weights
@@ -398,17 +413,17 @@ def agreements(student: Reading, teacher: Reading) -> dict[str, Pair]:
 
 def _shared(student: Reading, teacher: Reading) -> list[tuple[str, Prediction, Prediction]]:
     """Returns (name, student's prediction, teacher's prediction) for each head that both have."""
-    both = (name for name in student.predictions if name in teacher.predictions)
-    return [(name, student.predictions[name], teacher.predictions[name]) for name in both]
+    shared_names = (name for name in student.predictions if name in teacher.predictions)
+    return [(name, student.predictions[name], teacher.predictions[name]) for name in shared_names]
 
 
 def _named(what: str, head: str, student: Reading) -> str:
-    """Returns the name of a value, with the head's name if there are several heads."""
+    """Returns the name `what` of a value, with the head's name if the student has several."""
     return what if len(student.predictions) == 1 else f"{what}_{head}"
 
 
 def check_equal(student: EncoderTask, teacher: EncoderTask, field: str, rule: str) -> None:
-    """Raises ValueError unless both models have the same value in a field of their configs."""
+    """Raises ValueError unless both models agree in a field of their configs; `rule` says why."""
     ours, theirs = (getattr(task.encoder.config, field) for task in (student, teacher))
     if ours != theirs:
         raise ValueError(

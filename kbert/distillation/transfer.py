@@ -60,9 +60,9 @@ class LayerTransfer(OfLayers):
         layers = self.pairs_of_layers(student.task, teacher.task)
         pairs = []
         for ours, theirs in layers:
-            found, wanted = self._read(student, ours), self._read(teacher, theirs)
-            found = project(found) if self.projects else found
-            pairs.append(self.compare(found, wanted, real, student))
+            student_output, teacher_output = self._read(student, ours), self._read(teacher, theirs)
+            student_output = project(student_output) if self.projects else student_output
+            pairs.append(self.compare(student_output, teacher_output, real, student))
         totals = [total for total, _ in pairs]
         if self.steps_per_layer is not None and student.step is not None:
             depth = student.task.encoder.config.num_layers
@@ -150,7 +150,7 @@ class AttentionMaps(LayerTransfer):
 
 
 def progressive(terms: Sequence[Term], student: EncoderTask, steps: int) -> tuple[Term, ...]:
-    """Returns the terms with `steps_per_layer` set, so that layers share a run equally.
+    """Returns the terms with `steps_per_layer` = steps / layers, so that layers share a run.
 
     Terms that are no `LayerTransfer` are returned as they are.
 
@@ -162,14 +162,14 @@ def progressive(terms: Sequence[Term], student: EncoderTask, steps: int) -> tupl
     Raises:
         ValueError: there are fewer steps than layers.
     """
-    number = student.encoder.config.num_layers
-    if steps < number:
+    num_layers = student.encoder.config.num_layers
+    if steps < num_layers:
         raise ValueError(
-            f"Layers that learn one after the other need an update each: {number} or more. "
+            f"Training layers in turn requires at least one step per layer, {num_layers} or more. "
             f"Received: {steps} steps"
         )
     return tuple(
-        dataclasses.replace(term, steps_per_layer=steps // number)
+        dataclasses.replace(term, steps_per_layer=steps // num_layers)
         if isinstance(term, LayerTransfer)
         else term
         for term in terms
@@ -191,14 +191,17 @@ def rate_scales(
     Returns:
         Path of a weight -> factor, for `kbert.training.AdamW(rate_scales=…)`; empty if no term is
         progressive.
+
+    Raises:
+        ValueError: two terms have different `steps_per_layer`.
     """
-    of_layers = (term.steps_per_layer for term in terms if isinstance(term, LayerTransfer))
-    steps = {number for number in of_layers if number is not None}
+    layer_steps = (term.steps_per_layer for term in terms if isinstance(term, LayerTransfer))
+    steps = {number for number in layer_steps if number is not None}
     if not steps:
         return {}
     if len(steps) > 1:
         raise ValueError(
-            "All terms must go from layer to layer at the same steps. Received: steps_per_layer="
+            "All terms must have the same steps_per_layer. Received: steps_per_layer="
             f"{', '.join(map(str, sorted(steps)))}"
         )
     return {
@@ -208,7 +211,7 @@ def rate_scales(
 
 
 def _moments(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns mean and variance over the last axis, which is kept."""
+    """Returns mean and variance over the last axis, (…, 1) float32 each."""
     x = ops.cast(x, "float32")
     mean = ops.mean(x, axis=-1, keepdims=True)
     return mean, ops.mean(ops.square(x - mean), axis=-1, keepdims=True)

@@ -176,7 +176,7 @@ def _table(chunk: list[Record], source: str) -> Table:
     for line, record in chunk:
         if list(record) != names:
             raise ValueError(
-                f"{source}, line {line}: every record has the same fields, {names}. "
+                f"{source}, line {line}: every record must have the same fields, {names}. "
                 f"Received: {list(record)}"
             )
     columns = {name: [record[name] for _, record in chunk] for name in names}

@@ -50,10 +50,7 @@ def _fits(program: str, wanted: type[Task], found: type[Task]) -> bool:
 
 def _wrong(program: str, found: type[Task], folder: PathLike) -> str:
     own = found.file_answers.program
-    use = f"use {own}" if own else "no program answers files with it"
+    use = f"use {own}" if own else "no program supports it for files"
     if program == FineTuningTask.file_answers.program:
-        use += "; kbert-finetune makes a fine-tuned model of a pretrained one"
-    return (
-        f"{program} does not answer with such a model: {use}. "
-        f"Received: a {found.__name__} in {folder}"
-    )
+        use += "; kbert-finetune fine-tunes a pretrained model"
+    return f"{program} does not support this model: {use}. Received: a {found.__name__} in {folder}"

@@ -191,8 +191,8 @@ def _join(found: tuple[int, Iterable[int]], job: _Job) -> tuple[int, int]:
             part = read_note(job.part(file, number), "A part of the answers")
             if part is None:
                 raise RuntimeError(
-                    "All workers must see the folder of the answers. Received: no file "
-                    f"{job.part(file, number)}, which another one wrote"
+                    "All workers must have access to the folder of the answers. Received: no file "
+                    f"{job.part(file, number)}, which another worker wrote"
                 )
             output.write("".join(f"{line}\n" for line in part["lines"]).encode())
             records, cut = records + len(part["lines"]), cut + part["cut"]
@@ -217,8 +217,8 @@ def _model(preset: str, task_module: str | None, checksum: str) -> FineTuningTas
     task = _load(preset, task_module)
     if (found := answer_file.model_checksum(task)) != checksum:
         raise ValueError(
-            "All workers answer with the same model. Received: another one in "
-            f"{preset} (checksum {found}, not {checksum})"
+            f"All workers must use the same model. Received: another one in {preset} (checksum "
+            f"{found}, not {checksum})"
         )
     return task
 

@@ -28,14 +28,13 @@ def settings_for(named: NamedTask, **given: Any) -> Settings:
     for name in others:
         if given.pop(name, None) is not None:
             raise ValueError(
-                f"A {cls.__name__} has no {name}; it takes {', '.join(flag_options(cls.options))}. "
-                f"Received: {name}"
+                f"{cls.__name__} does not support {name}; it supports "
+                f"{', '.join(flag_options(cls.options))}. Received: {name}"
             )
     chosen = {x: y for x in _ONE_OF if (y := given.get(x)) not in (None, False)}
     if len(chosen) > 1:
         raise ValueError(
-            "A run trains an adapter of an encoder that stays as it is, an encoder for 8 bits, "
-            "or one with ever more zeros. Received: "
+            "adapter, quantization_aware and prune_weights cannot be combined. Received: "
             f"{' with '.join(f'{name}={value!r}' for name, value in chosen.items())}"
         )
     if given.get("prune_weights") is not None:
@@ -46,8 +45,8 @@ def settings_for(named: NamedTask, **given: Any) -> Settings:
     found = settings.from_arguments({**named.defaults, **given}, "experiments.run")
     if found.tune_threshold and not cls.can_tune(named.fixed):
         raise ValueError(
-            "Only questions that may have no answer and texts with any number of labels have a "
-            f"threshold. Received: tune_threshold=True for {named.name}"
+            "tune_threshold requires questions that may have no answer, or texts with any number "
+            f"of labels. Received: tune_threshold=True for {named.name}"
         )
     return found
 
@@ -65,10 +64,10 @@ def task_for(task: Task, name: str | None = None) -> NamedTask:
     if not isinstance(task, FineTuningTask):
         classes = ", ".join(registry.get("task", kind).__name__ for kind in task_options())
         program = task.file_answers.program
-        own = "" if program is None else f", and {program} answers files with this one"
+        own = "" if program is None else f", and {program} supports files with this one"
         raise ValueError(
-            f"A fine-tuned model is one of {classes}. Received: a {type(task).__name__}; "
-            f"kbert-finetune makes one of a pretrained model{own}"
+            f"The model must be a fine-tuned one: {classes}. Received: a {type(task).__name__}; "
+            f"kbert-finetune fine-tunes a pretrained model{own}"
         )
     alike = [named for named in TASKS.values() if named.kind == task.kind]
     # Settings that the names of this kind fix, such as whether a text has any number of labels.
@@ -81,7 +80,7 @@ def task_for(task: Task, name: str | None = None) -> NamedTask:
     if named.kind != task.kind or {**usual, **named.fixed} != own:
         differing = "".join(f" with {k}={own[k]}" for k in own if own[k] != usual[k])
         raise ValueError(
-            f"The task {name} is for a {named.task_class.__name__}. "
-            f"Received: a {type(task).__name__}{differing}"
+            f"The task {name} requires a {named.task_class.__name__}. Received: a "
+            f"{type(task).__name__}{differing}"
         )
     return named

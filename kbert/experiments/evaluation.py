@@ -109,8 +109,8 @@ def tune_threshold(
     """
     if not task.can_tune(task.settings):
         raise ValueError(
-            "Only questions that may have no answer and texts with any number of labels have a "
-            f"threshold. Received: a {type(task).__name__}"
+            "Tuning a threshold requires questions that may have no answer, or texts with any "
+            f"number of labels. Received: a {type(task).__name__}"
         )
     return task.tune(data, batch_size=batch_size, verbose=verbose)
 
@@ -133,7 +133,7 @@ def check_submission(named: NamedTask, table: Table) -> None:
         ValueError: the task is not one of GLUE's, or the table is not its test set.
     """
     if not named.glue:
-        raise ValueError(f"GLUE takes answers to its own tasks. Received: {named.name}")
+        raise ValueError(f"A GLUE submission requires one of GLUE's tasks. Received: {named.name}")
     check_glue_submission(named.name, len(table))
 
 
@@ -176,4 +176,4 @@ def _plain(value: Any) -> Any:
     """Converts NumPy values to values that JSON can hold."""
     if isinstance(value, np.ndarray | np.generic):
         return value.tolist()
-    raise TypeError(f"{type(value).__name__} is no value of JSON")
+    raise TypeError(f"{type(value).__name__} cannot be converted to JSON")

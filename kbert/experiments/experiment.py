@@ -81,8 +81,8 @@ class Experiment:
         self.rows_folder = None if rows_folder is None else os.fspath(rows_folder)
         if labels is not None and not self.named.has_classes:
             raise ValueError(
-                f"`labels` are of tasks with classes. Received: {list(labels)} for a "
-                f"{self.task_class.__name__}"
+                f"`labels` is supported by tasks with classes only. Received: {list(labels)} for "
+                f"a {self.task_class.__name__}"
             )
         self.preset = os.fspath(preset)
 
@@ -91,15 +91,16 @@ class Experiment:
         self.train: Table | TableParts
         if (dev is None) == (dev_share is None):
             raise ValueError(
-                "Development data chooses the best checkpoint: give `dev`, or `dev_share` to keep "
-                f"a share of `train` apart. Received: dev={dev!r:.80}, dev_share={dev_share}"
+                "Exactly one of `dev` and `dev_share` (to hold out a share of `train`) must be "
+                f"given, to select the best checkpoint. Received: dev={dev!r:.80}, "
+                f"dev_share={dev_share}"
             )
         if self.rows_folder is None:
             self.train = read(self.named, train, split="train", others=others, **options)
         elif dev_share is not None or not self.task_class.prepares_rows:
             raise ValueError(
-                "`rows_folder` is for a task whose examples are read a part at a time, with its "
-                f"development data in `dev`. Received: rows_folder={self.rows_folder!r} for "
+                "`rows_folder` requires a task whose data can be read in parts, and development "
+                f"data in `dev`. Received: rows_folder={self.rows_folder!r} for "
                 f"{self.named.name}, dev_share={dev_share}"
             )
         else:
@@ -141,13 +142,13 @@ class Experiment:
         several = self.task_class.takes_label_lists(self.named.fixed)
         if len(labels) < 2 and not several:
             raise ValueError(
-                f"A {self.task_class.__name__} learns two classes or more. Received: "
-                f"{labels} in all {len(self.train)} rows of the training data"
+                f"A {self.task_class.__name__} requires at least two classes. Received: {labels} "
+                f"in all {len(self.train)} rows of the training data"
             )
-        self._check_table(self.train, labels, "is none of those named: name it (labels)")
-        self._check_table(self.dev, seen, "does not occur in the training data: add examples of it")
+        self._check_table(self.train, labels, "must be one of the given labels: add it to `labels`")
+        self._check_table(self.dev, seen, "must occur in the training data: add examples of it")
         if self.test is not None:
-            self._check_table(self.test, labels, "is no class of the model: name it (labels)")
+            self._check_table(self.test, labels, "must be a class of the model: add it to `labels`")
 
     def _check_table(self, table: Table | TableParts, known: list[str], problem: str) -> None:
         """Raises for an unknown label; `problem` ends with one remedy, the message adds another."""
@@ -155,9 +156,8 @@ class Experiment:
         new = sorted(set(places) - set(known))
         if new:
             raise ValueError(
-                f"{places[new[0]]}: the label {new[0]!r} {problem}, or "
-                f"leave its rows out. Received: {len(new)} such label(s), "
-                f"{', '.join(map(repr, new[:5]))}"
+                f"{places[new[0]]}: the label {new[0]!r} {problem}, or remove its rows. Received: "
+                f"{len(new)} such label(s), {', '.join(map(repr, new[:5]))}"
             )
 
     def settings(self, **settings: Any) -> Settings:

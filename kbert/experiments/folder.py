@@ -63,8 +63,8 @@ class RunFolder:
         runs = sorted(p.parent.name for p in self.path.glob("*/run.json"))
         if others := [name for name in runs if name != self.training.name]:
             raise ValueError(
-                f"{self.path} holds a series of runs; name another folder. "
-                f"Received: {', '.join(others)}"
+                f"{self.path} holds a series of runs; choose another folder. Received: "
+                f"{', '.join(others)}"
             )
         path = self.path / "run.json"
         if path.exists() and self._has_something():

@@ -94,19 +94,19 @@ def _estimate(experiment: Experiment, task: FineTuningTask, settings: Settings) 
     steps = {n: math.ceil(count / x.batch_size) * x.epochs for n, (_, x) in fits.items()}
     paces = {name: _pace(model, table, chosen) for name, (model, chosen) in fits.items()}
     total = duration(sum(paces[name] * steps[name] for name in fits))
-    each = ", ".join(f"{pace:.3g} s a step {name}".rstrip() for name, pace in paces.items())
+    each = ", ".join(f"{pace:.3g} s per step {name}".rstrip() for name, pace in paces.items())
     epoch = math.ceil(count / settings.batch_size)
     found = {
-        "examples": f"{examples:,}, {count:,} rows of tokens",
-        "tokens": f"{rows.lengths.mean():.1f} a row, {rows.lengths.max():,} at most",
+        "examples": f"{examples:,}, {count:,} sequences",
+        "tokens": f"{rows.lengths.mean():.1f} per sequence, {rows.lengths.max():,} at most",
         "cut": f"{cut:,} examples longer than {task.row_length:,} tokens",
-        "padding": f"{1 - rows.lengths.sum() / padded.sum():.1%} of what is computed",
-        "steps": f"{epoch:,} an epoch, {sum(steps.values()):,} in all",
+        "padding": f"{1 - rows.lengths.sum() / padded.sum():.1%} of the computed tokens",
+        "steps": f"{epoch:,} per epoch, {sum(steps.values()):,} in total",
         "time": f"about {total} without evaluations, {each}",
         "memory": f"{human(peak_memory())}B at most so far",
     }
     if all(model is not task for model, _ in fits.values()):  # the task learns from a teacher
-        found["alone"] = f"{_pace(task, table, settings):.3g} s a step without a teacher"
+        found["alone"] = f"{_pace(task, table, settings):.3g} s per step without a teacher"
     return text_table(["estimate", ""], list(found.items()))
 
 

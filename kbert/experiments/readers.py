@@ -119,7 +119,8 @@ def tagged(files: Files, column: int = -1) -> Table:
     name = str(files.columns.get("labels", column))
     if not name.removeprefix("-").isdecimal():
         raise ValueError(
-            f"The column of the tags is a number, from 0, or -1 for the last. Received: {name!r}"
+            "The column of the tags must be a number from 0, or -1 for the last. Received: "
+            f"{name!r}"
         )
     return read_conll(files.path, column=int(name))
 
@@ -157,5 +158,5 @@ def _check_names(columns: dict, names: Sequence[str], what: str) -> None:
     """Raises for named columns that the file format does not have."""
     if unknown := {name: x for name, x in columns.items() if name not in names}:
         raise ValueError(
-            f"Of {what} these columns can be named: {list(names)}. Received: {unknown}"
+            f"The only columns that can be named for {what} are {list(names)}. Received: {unknown}"
         )

@@ -98,9 +98,9 @@ class TableParts:
     ) -> None:
         if not isinstance(path, str | os.PathLike) or named.reader != "columns":
             raise ValueError(
-                "Read a part at a time are CSV, TSV, JSON lines and lines of text alone, of the "
-                "tasks that name their columns, such as classify and regress. Received: "
-                f"{path!r:.80} for {named.name}"
+                "Only CSV, TSV, JSON lines and lines of text can be read in parts, for tasks that "
+                f"name their columns, such as classify and regress. Received: {path!r:.80} for "
+                f"{named.name}"
             )
         self._named = named
         self._files = _files(named, path, columns, label_separator, others)
@@ -158,8 +158,8 @@ def _files(
     columns = _own_label(named, columns)
     if columns and named.is_benchmark:
         raise ValueError(
-            f"The columns of {named.name}'s files are known; files with others are read by the "
-            f"tasks classify, multilabel, regress, tag, answer and choose. Received: {columns}"
+            f"The columns of {named.name}'s files are fixed; for files with others use the tasks "
+            f"classify, multilabel, regress, tag, answer and choose. Received: {columns}"
         )
     return Files(
         path=os.fspath(path),

@@ -77,8 +77,8 @@ class Records:
                 yield number, {name: _value(row, theirs) for name, theirs in wanted.items()}
             except KeyError as error:
                 raise ValueError(
-                    f"{self.source}, line {number}: {error.args[0]!r} is not there. "
-                    f"Received: {list(row)}"
+                    f"{self.source}, line {number}: {error.args[0]!r} is missing. Received: "
+                    f"{list(row)}"
                 ) from None
 
     def _fields(self) -> Iterator[tuple[int, dict]]:
@@ -100,8 +100,8 @@ class Records:
         names = self._asked.found_in(there)
         if names is None:
             raise ValueError(
-                f"{self.source}: the task's inputs are the column(s) {self._asked.rule}; say which "
-                f"they are. Received: {list(row)}"
+                f"{self.source}: the task requires the column(s) {self._asked.rule}; name the "
+                f"columns of the file that hold them. Received: {list(row)}"
             )
         return {name: there[name] for name in (*(["id"] if "id" in there else []), *names)}
 

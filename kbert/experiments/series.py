@@ -122,8 +122,8 @@ def run_series(
     """
     if several := [s.strategy for s in points.values() if s.strategy == "multi_worker"]:
         raise ValueError(
-            "A series runs on one host: give each host seeds or settings of its own. "
-            f"Received: {len(several)} runs with strategy='multi_worker'"
+            "A series must run on one host: give each host different seeds or settings. Received: "
+            f"{len(several)} runs with strategy='multi_worker'"
         )
     with atomic.refusing_others(output_dir):
         return _run_series(points, make_run, Path(output_dir), names)
@@ -134,7 +134,7 @@ def _run_series(
 ) -> Series:
     if (folder / "run.json").exists():
         raise ValueError(
-            f"A series needs a separate folder. Received: {folder}, the folder of a run"
+            f"A series requires a separate folder. Received: {folder}, the folder of a run"
         )
     others = sorted(p.parent.name for p in folder.glob("*/results.json"))
     others = [name for name in others if name not in points]

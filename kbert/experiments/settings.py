@@ -36,7 +36,11 @@ class Settings(FitSettings):
     """
 
     checkpoint_every: int = FitSettings.with_default("checkpoint_every", 500)
-    precision: str = option("float32", help="Weights are float32.", choices=tuple(PRECISIONS))
+    precision: str = option(
+        "float32",
+        help="Precision of the computation; weights are float32.",
+        choices=tuple(PRECISIONS),
+    )
     strategy: str = option(
         "one_device",
         help="mirrored: all GPUs of this machine; multi_worker: several hosts, each started with "
@@ -47,32 +51,33 @@ class Settings(FitSettings):
     )
     model_devices: int | None = option(
         None,
-        help="Devices that hold a model together, with --strategy=model_parallel; the others share "
-        "the batch.",
+        help="With --strategy=model_parallel: number of devices that hold one model together; the "
+        "others share the batch.",
         at_least=1,
         changes_numbers=False,
     )
     adapter: str | None = option(
         None,
-        help="Train an adapter in the place of the encoder's weights: houlsby, pfeiffer, lora, "
-        "bitfit, prefix or pal, with its options after a colon, as lora:rank=16,alpha=32. It is "
-        "written to adapter/ too, and has a --learning_rate of its own.",
+        help="Train an adapter instead of the encoder's weights: houlsby, pfeiffer, lora, bitfit, "
+        "prefix or pal, with its options after a colon, as lora:rank=16,alpha=32. It is also "
+        "written to adapter/ and has its own default of --learning_rate.",
     )
     quantization_aware: bool = option(
         False,
-        help="Train for 8 bits: what dense layers multiply is rounded as kbert-export "
-        "--precision=int8 will have it (Q8BERT).",
+        help="Quantization-aware training for 8 bits (Q8BERT): the inputs and weights of dense "
+        "layers are rounded as by kbert-export --precision=int8.",
     )
     prune_weights: str | None = option(
         None,
-        help="Set ever more weights to zero while training, by magnitude or movement, with "
-        "settings after a colon, as movement:sparsity=0.85,begin_step=0.1,end_step=0.7 "
-        "(docs/pruning.md). Steps below 1 are shares of the run.",
+        help="Prune weights during training: set an increasing share to zero, by magnitude or "
+        "movement, with settings after a colon, as "
+        "movement:sparsity=0.85,begin_step=0.1,end_step=0.7 (docs/pruning.md). Steps below 1 "
+        "are shares of the run.",
     )
     tune_threshold: bool = option(
         False,
-        help="Set the threshold of no answer, or of any number of labels, by the development data. "
-        "Default: for squad2 and multilabel.",
+        help="Tune the threshold of no answer, or of any number of labels, on the development "
+        "data. Default: for squad2 and multilabel.",
         by_task=True,
     )
 
@@ -101,8 +106,8 @@ def settings_of(options: Any) -> type[Settings]:
     names, kind = flag_options(options), options.__name__.removesuffix("Options")
     if taken := [name for name in names if name in Settings.names()]:
         raise TypeError(
-            "A setting of a task needs a name that no setting of a run has. "
-            f"Received: {', '.join(taken)} of {kind}"
+            "Settings of a task must not have the name of a run's setting. Received: "
+            f"{', '.join(taken)} of {kind}"
         )
     hints = typing.get_type_hints(options)
     fields = {name: _optional(options, name) for name in names}

@@ -121,8 +121,8 @@ def _run_in(
     result = folder.result()
     if not strategy.agrees(result is not None):
         raise RuntimeError(
-            "All hosts must see the same folder: put it on a file system they share. "
-            f"Received: {folder.path}, on host {strategy.host_index}"
+            "All hosts must see the same folder: put it on a shared file system. Received: "
+            f"{folder.path}, on host {strategy.host_index}"
         )
     if result is not None:
         if strategy.is_chief:

@@ -96,9 +96,9 @@ class ExportedTask:
         """Returns the metrics of a fine-tuned task on labelled examples; see its `evaluate`."""
         if not hasattr(self.task, "score_names"):
             raise ValueError(
-                "An export is evaluated on labelled texts, where its task is fine-tuned on such; "
-                "for other losses the task itself is loaded from its preset. "
-                f"Received: a {type(self.task).__name__}"
+                "`evaluate` requires an export of a task that is fine-tuned on labelled texts; "
+                "for the losses of other tasks, load the task from its preset. Received: a "
+                f"{type(self.task).__name__}"
             )
         return self.task.evaluate(data, labels, **options)
 

@@ -46,7 +46,7 @@ def refuse_full(folder: PathLike) -> None:
     """Raises ValueError if a folder exists and is not empty."""
     path = Path(folder)
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise ValueError(f"An export is written to a new or empty folder. Received: {folder}")
+        raise ValueError(f"An export requires a new or empty folder. Received: {folder}")
 
 
 def export_rows(
@@ -118,14 +118,14 @@ def export_rows(
         bounded = set(found) if exact else set(found) - rows.whole
         worst = largest({name: found[name] for name in bounded})
         logging.info(
-            "%s, %s: %.1f MB, largest difference to TensorFlow %.2g (%s)",
+            "%s, %s: %.1f MB, largest difference from TensorFlow %.2g (%s)",
             *(format, precision, size / 1e6, found[worst], worst),
         )
         if not found[worst] <= tolerance:
             raise ValueError(
-                f"An export in {precision} may differ from TensorFlow by {tolerance:g} at most, in "
-                "units of the largest number that it gives; `tolerance` sets another bound. "
-                f"Received: {found[worst]:.3g} in {worst!r}"
+                f"An export in {precision} must not differ from TensorFlow by more than "
+                f"{tolerance:g}, relative to the largest number of TensorFlow's output; pass "
+                f"`tolerance` for another bound. Received: {found[worst]:.3g} in {worst!r}"
             )
         with open(os.path.join(partial, DESCRIPTION_FILE), "w", encoding="utf-8") as file:
             json.dump(description, file, indent=2, ensure_ascii=False)
@@ -145,7 +145,7 @@ def _refusing(format: str) -> Iterator[None]:
         raise
     except Exception as error:
         raise ValueError(
-            f"The model has what {format} cannot convert or run; another format may. "
+            f"{format} cannot convert or run a part of this model; another format may support it. "
             f"Received: {' '.join(str(error).split())[:500]}"
         ) from error
 
@@ -172,7 +172,8 @@ def read_description(folder: PathLike) -> dict[str, Any]:
     path = Path(folder) / DESCRIPTION_FILE
     if not path.is_file():
         raise FileNotFoundError(
-            f"An export to a runtime has a file {DESCRIPTION_FILE}. Received: {os.fspath(folder)!r}"
+            f"The folder of an export to a runtime must have a file {DESCRIPTION_FILE}. Received: "
+            f"{os.fspath(folder)!r}"
         )
     description = read_json(path)
     version, format = description.get("format_version"), description.get("format")

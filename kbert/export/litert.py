@@ -65,8 +65,8 @@ def settle_widths(widths: Sequence[int] | None, longest: int) -> list[int]:
     settled = sorted(widths or [*(width for width in WIDTHS if width < longest), longest])
     if settled[0] < 4 or settled[-1] > longest:
         raise ValueError(
-            f"Widths are numbers of tokens from 4 to {longest}, the longest row. "
-            f"Received: widths={widths}"
+            f"widths must be numbers of tokens between 4 and {longest}, the maximum sequence "
+            f"length. Received: widths={widths}"
         )
     return settled
 
@@ -133,7 +133,7 @@ def _next_width(widths: Any, length: int) -> int:
     fitting = [width for width in widths if width >= length]
     if not fitting:
         raise ValueError(
-            f"The export has rows of {', '.join(map(str, sorted(widths)))} tokens. "
-            f"Received: a row of {length}"
+            "A sequence must have at most as many tokens as the widest of the export: "
+            f"{', '.join(map(str, sorted(widths)))}. Received: {length} tokens"
         )
     return min(fitting)

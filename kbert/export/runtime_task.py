@@ -48,8 +48,8 @@ class RuntimeTask:
         task_class: Any = registry.find("task", kind)
         if task_class is None:
             raise ValueError(
-                f"The class of an exported task must be known: import the module that defines it "
-                f"before{f', {module}' if module else ''}. Received: a {kind} in {source}"
+                "The class of an exported task must be registered: first import the module that "
+                f"defines it{f', {module}' if module else ''}. Received: a {kind} in {source}"
             )
         model = RuntimeModel(_config_of(description, source), description["max_length"])
         self.task = task_class(model, load_tokenizer(folder), **settings)
@@ -102,9 +102,9 @@ class RuntimeTask:
 
     def _unserved(self) -> ValueError:
         return ValueError(
-            "Of other exports than SavedModels, those of classifiers, regressors, taggers and "
-            "embedders are served. Received: an export to "
-            f"{self.description['format']} of a {type(self.task).__name__}"
+            "Only exports of classifiers, regressors, taggers and embedders can be served in "
+            f"other formats than SavedModel. Received: an export to {self.description['format']} "
+            f"of a {type(self.task).__name__}"
         )
 
 
@@ -123,7 +123,8 @@ def _config_of(description: Mapping[str, Any], source: str) -> Any:
     kinds = [kind for kind in registry.names("config") if kind in description]
     if len(kinds) != 1:
         raise ValueError(
-            f"An export has the config of one model. Received: {', '.join(description)} in {source}"
+            "An export must have the config of exactly one model. Received: "
+            f"{', '.join(description)} in {source}"
         )
     kind: Any = registry.get("config", kinds[0])
     return make_config(kind, description[kinds[0]], source)

@@ -61,13 +61,13 @@ def row_function(
         or getattr(task, "reads_by_decoder", False)
     ):
         raise ValueError(
-            "Exports to other runtimes are of tasks on encoders of tokens, and of Translator and "
-            'CausalLM; format="savedmodel" is of every task. '
-            f"Received: a {type(task).__name__} on a {type(task.model).__name__}"
+            "Exports to other runtimes support tasks on encoders of tokens, Translator and "
+            'CausalLM; format="savedmodel" supports every task. Received: a '
+            f"{type(task).__name__} on a {type(task.model).__name__}"
         )
     if task.compute_dtype != "float32":
         raise ValueError(
-            "An export begins with a task in float32, whatever its precision: load it with "
+            "The task must be in float32 to be exported in any precision: load it with "
             f'dtype="float32". Received: dtype={task.dtype_policy.name!r}'
         )
     names = [name for name in model.inputs if name != "segment_ids" or config.num_segments]
@@ -89,7 +89,8 @@ def check_texts(texts: Sequence[str] | None) -> Sequence[str]:
     texts = TEXTS if texts is None else (texts,) if isinstance(texts, str) else tuple(texts)
     if len(texts) < 2 or not all(isinstance(text, str) for text in texts):
         raise ValueError(
-            f"An export is checked on two texts or more. Received: {len(texts)}: {texts!r:.80}"
+            f"texts must be at least two strings, to check the export on. Received: {len(texts)}: "
+            f"{texts!r:.80}"
         )
     return texts
 
@@ -106,8 +107,8 @@ def export_task(
     """Writes a task for a server or a runtime; see `Task.export`."""
     if max_bytes is not None and format != "savedmodel":
         raise ValueError(
-            "Texts go into a SavedModel, and `max_bytes` is for that. Received: "
-            f"max_bytes={max_bytes} with format={format!r}"
+            '`max_bytes` is supported by format="savedmodel" only, whose inputs are texts. '
+            f"Received: max_bytes={max_bytes} with format={format!r}"
         )
     if keras.backend.backend() != "tensorflow":
         given = {"format": format, "precision": precision, "max_bytes": max_bytes, **options}
@@ -176,15 +177,15 @@ def _export_to_runtime(
     model = task.row_export(task)
     if model.formats and format not in model.formats:
         raise ValueError(
-            f"A {type(task).__name__} is exported to savedmodel or {', '.join(model.formats)}. "
-            f"Received: format={format!r}"
+            f"`format` of a {type(task).__name__} must be savedmodel or "
+            f"{', '.join(model.formats)}. Received: format={format!r}"
         )
     settings = model.settings(**settings)
     rows = row_function(task, by_runtime=precision == "int8", settings=settings)
     settle = getattr(late.load("runtime", format), "settle_widths", None)
     if settle is None and widths is not None:
         raise ValueError(
-            "Rows are of any length but for LiteRT, and `widths` is for that. "
+            "`widths` is supported by LiteRT only; other formats support sequences of any length. "
             f"Received: widths={widths} with format={format!r}"
         )
     options = {} if settle is None else {"widths": settle(widths, task.row_length)}
@@ -213,7 +214,7 @@ def _export_to_runtime(
             graphs = write_text_graphs(place, format, text_rows, texts)
         else:
             graphs = {"why": why}
-            logging.info("%s: the tokenizer is beside the model and not inside: %s", format, why)
+            logging.info("%s: the tokenizer is beside the model, not inside: %s", format, why)
         about["tokenizer"] = {"beside": beside, **graphs}
 
     return export_rows(
@@ -233,7 +234,10 @@ def _why_not_inside(task: Any) -> str | None:
     """Returns the reason why a tokenizer inside the runtime cannot serve a task; None if it can."""
     texts = getattr(task, "texts", None)
     if texts is None:
-        return "this task answers with words, spans or new texts, which kbert makes of them"
+        return (
+            "this task answers with words, spans or new texts, which kbert computes from the "
+            "model's outputs"
+        )
     if texts.doc_stride:
-        return f"this task reads longer texts in windows, doc_stride={texts.doc_stride}"
+        return f"this task reads long texts in windows, doc_stride={texts.doc_stride}"
     return None

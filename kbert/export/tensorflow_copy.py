@@ -48,8 +48,8 @@ def export_copy(task: keras.Model, directory: PathLike, options: dict[str, Any])
     module, kind = _module_of(task_class), task_class.kind
     if registry.find("task", kind) is not task_class:
         raise ValueError(
-            "A class of tasks is found again by its kind: declare one. Received: "
-            f"{type(task).__name__} of kind {kind!r}"
+            "A task's class must declare its own `kind`, by which another process can find it. "
+            f"Received: {type(task).__name__} of kind {kind!r}"
         )
     with tempfile.TemporaryDirectory() as folder:
         task.save_to_preset(folder)
@@ -67,8 +67,8 @@ def export_copy(task: keras.Model, directory: PathLike, options: dict[str, Any])
         )
     if done.returncode:
         raise RuntimeError(
-            "The export runs in a separate process under TensorFlow, and that failed. "
-            f"Received: {done.stderr[-2000:]}"
+            "The export, which runs in a separate process under TensorFlow, failed. Received: "
+            f"{done.stderr[-2000:]}"
         )
     return done.stdout.splitlines()[-1]
 
@@ -80,7 +80,8 @@ def _module_of(cls: type) -> str:
     file = getattr(sys.modules[cls.__module__], "__file__", None)
     if file is None:
         raise ValueError(
-            "The export runs in a separate process, which imports the task's class: define it in "
-            f"a file. Received: {cls.__name__} of {cls.__module__}, which has none"
+            "The export runs in a separate process that imports the task's class, so the class "
+            f"must be defined in a file. Received: {cls.__name__} of {cls.__module__}, which has "
+            "none"
         )
     return os.path.abspath(file)

@@ -65,7 +65,7 @@ def write_text_graphs(
         return {"inside": files, "needs": writer.PACKAGE}
     for name in set(os.listdir(folder)) - before:
         os.remove(os.path.join(folder, name))
-    log("%s: the tokenizer is beside the model and not inside: %s", format, why)
+    log("%s: the tokenizer is beside the model, not inside: %s", format, why)
     return {"why": why}
 
 
@@ -86,4 +86,4 @@ def _check(package: str, expected: Sequence[tuple[Batch, Rows]], found: Sequence
             for name, value in ours.items():
                 row = theirs[name][number] if number < len(theirs[name]) else None
                 if row is None or row.tolist() != value[number].tolist():
-                    raise NotInside(f"{package} gives other {name} for {text!r:.100}")
+                    raise NotInside(f"{package} computes different {name} for {text!r:.100}")

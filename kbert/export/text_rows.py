@@ -51,17 +51,21 @@ def of_kind(tokenizer: Tokenizer, package: str, kinds: Mapping[type, Value]) -> 
     """
     # Both packages have SentencePiece, but it may choose another of two splits with equal scores.
     if type(tokenizer) not in kinds:
-        raise NotInside(f"{package} has no {type(tokenizer).__name__} that is exact")
+        raise NotInside(f"{package} has no exact {type(tokenizer).__name__}")
     if getattr(tokenizer, "special_tokens_in_text", False):
-        raise NotInside(f"{package} has no special tokens in texts, special_tokens_in_text=True")
+        raise NotInside(
+            f"{package} does not support special tokens in texts, special_tokens_in_text=True"
+        )
     if getattr(tokenizer, "added_tokens", None):
-        raise NotInside(f"{package} has no added tokens in texts, added_tokens=[…]")
+        raise NotInside(f"{package} does not support added tokens in texts, added_tokens=[…]")
     if isinstance(tokenizer, BytePairTokenizer):
         if tokenizer.normalization:
             # They compose characters, but do not reorder several marks of one letter.
             raise NotInside(f"{package} has no exact normalization={tokenizer.normalization!r}")
         if tokenizer.ignore_merges:
-            raise NotInside(f"{package} has no pieces that no merges make, ignore_merges=True")
+            raise NotInside(
+                f"{package} does not support subwords that no merges make, ignore_merges=True"
+            )
     return kinds[type(tokenizer)]
 
 

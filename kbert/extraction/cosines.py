@@ -128,7 +128,7 @@ def word_in_context(
     """
     given = as_inputs(texts)
     if given.second is not None or not len(given):
-        raise ValueError(f"A word is looked for in single texts, one or more. Received: {texts!r}")
+        raise ValueError(f"texts must be single texts, at least one. Received: {texts!r}")
     texts = [x.decode("utf-8", "replace") if isinstance(x, bytes) else x for x in given.first]
     found = features(
         encoder,
@@ -153,7 +153,8 @@ def word_in_context(
             if not inside.any():
                 raise ValueError(
                     f"Each occurrence of {word!r} must be among the tokens that the encoder "
-                    f"reads: give `doc_stride`. Received: character {start} of text number {number}"
+                    f"reads: pass `doc_stride`. Received: character {start} of text number "
+                    f"{number}"
                 )
             vectors.append(tokens.vectors[inside].mean(0))
             places.append((number, start, end))
@@ -163,13 +164,14 @@ def word_in_context(
 
 
 def _spans(text: str, word: str) -> list[tuple[int, int]]:
-    """Returns start and end of each occurrence as a whole word, in any case."""
+    """Returns (start, end) of each occurrence as a whole word, in characters, in any case."""
     # No letter, digit or underscore directly before or after it.
     pattern = rf"(?<!\w){re.escape(word)}(?!\w)"
     return [match.span() for match in re.finditer(pattern, text, re.IGNORECASE)]
 
 
 def _context(text: str, start: int, end: int) -> str:
+    """Returns the word at `start` to `end` in brackets, with 25 characters on each side."""
     before = text[max(start - _AROUND, 0) : start]
     after = text[end : end + _AROUND]
     before = ("…" if start > _AROUND else "") + before

@@ -21,7 +21,8 @@ class TextVectors(NamedTuple):
         tokens: T subwords of the vocabulary, or T words.
         starts, ends: (T,), so that `text[start:end]` is the token; a special token has 0 and 0.
             For a list of words they refer to the words joined by spaces.
-        segments: (T,), 1 for the second text of a pair and the [SEP] after it.
+        segments: (T,), 1 for the second text of a pair and the [SEP] after it, 2 for a [CLS] at the
+            end (XLNet), 0 for others.
     """
 
     vectors: np.ndarray

@@ -112,9 +112,10 @@ def features(
 
 
 def _extractor(encoder: keras.Model, tokenizer: Tokenizer, **settings: Any) -> Extractor:
-    """Returns the cached extractor with these settings, or a new one.
+    """Returns the encoder's cached extractor with these arguments of `Extractor`, or a new one.
 
-    Its compiled graphs live as long as the encoder, like those of Keras' `predict`.
+    Its count of truncated texts begins at 0. Its compiled graphs live as long as the encoder, like
+    those of Keras' `predict`.
     """
     kept = vars(encoder).setdefault("_extractors", {}) if isinstance(encoder, keras.Model) else {}
     key = (id(tokenizer), repr(settings))
@@ -125,7 +126,13 @@ def _extractor(encoder: keras.Model, tokenizer: Tokenizer, **settings: Any) -> E
 
 
 def each_chunk(extractor: Extractor, texts: Any, verbose: str | int) -> Iterator:
-    """Yields the features of `CHUNK` texts at a time, with a progress bar."""
+    """Yields the features of `CHUNK` texts at a time, with a progress bar.
+
+    Args:
+        extractor: extractor of the features.
+        texts: `Texts` from `as_inputs`.
+        verbose: progress bar: 1 = always, 0 = never, "auto" = if the work takes over 2 seconds.
+    """
     with Progress("features", len(texts), " texts", verbose=verbose) as bar:
         for start in range(0, len(texts), CHUNK):
             yield extractor(texts.part(slice(start, start + CHUNK)))
@@ -133,7 +140,7 @@ def each_chunk(extractor: Extractor, texts: Any, verbose: str | int) -> Iterator
 
 
 def report_cut(extractor: Extractor) -> None:
-    """Logs a warning with the number of truncated texts, if there are any."""
+    """Logs a warning with the number of texts that the extractor truncated, if there are any."""
     if extractor.cut:
         logging.warning(
             "%d texts are longer than %d tokens and are truncated; with doc_stride they are read "

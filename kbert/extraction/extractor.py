@@ -30,7 +30,7 @@ _MULTIPLE = 8  # the length of a batch is padded to a multiple of this
 
 
 class Extractor:
-    """Extracts the features of `kbert.features`, which describes the arguments.
+    """Function from texts to features; the arguments are those of `kbert.features`.
 
     Attributes:
         width: width of the features, D.
@@ -54,15 +54,15 @@ class Extractor:
     ) -> None:
         if not isinstance(encoder, keras.Model) or not hasattr(tokenizer, "encode_with_offsets"):
             raise TypeError(
-                "Features need a kbert.Encoder and its tokenizer; Encoder.from_preset and "
-                f"load_tokenizer read those of a preset. Received: {encoder!r} and {tokenizer!r}"
+                "Features require a kbert.Encoder and its tokenizer; Encoder.from_preset and "
+                f"load_tokenizer load those of a preset. Received: {encoder!r} and {tokenizer!r}"
             )
         check_encoder(encoder, "kbert.features")
         config = encoder.config
         if isinstance(encoder, Static):  # its rows have no [CLS], and its mean skips some tokens
             raise ValueError(
-                "Features are of an encoder with layers; of a table kbert.tasks.TextEmbedder gives "
-                f"the vectors of texts. Received: a {type(encoder).__name__}"
+                "Features require an encoder with layers; for a static embedding table use "
+                f"kbert.tasks.TextEmbedder. Received: a {type(encoder).__name__}"
             )
         self.encoder = encoder
         self.tokenizer = tokenizer
@@ -91,27 +91,31 @@ class Extractor:
         }
 
     def _check(self) -> None:
+        """Raises ValueError if a setting is out of range or does not fit the others."""
         most = self.encoder.config.max_positions
         if self.merge not in MERGES:
-            raise ValueError(f"merge is one of {', '.join(MERGES)}. Received: {self.merge!r}")
+            raise ValueError(f"merge must be one of {', '.join(MERGES)}. Received: {self.merge!r}")
         if not 5 <= self.max_length <= most:
             raise ValueError(
-                f"max_length must be from 5 to {most}, the encoder's max_positions. "
+                f"max_length must be between 5 and {most} (the encoder's max_positions). "
                 f"Received: max_length={self.max_length}"
             )
         if self.doc_stride is not None and self.doc_stride < 1:
             raise ValueError(
-                "doc_stride must be 1 or more: tokens from the start of one window to that of the "
-                f"next. Received: doc_stride={self.doc_stride}"
+                "doc_stride must be at least 1: the number of tokens from the start of one window "
+                f"to that of the next. Received: doc_stride={self.doc_stride}"
             )
         if self.with_tokens and self.pooling is not None:
             raise ValueError(
-                "Tokens and offsets need a vector per token: pooling=None or words=True. "
+                "Tokens and offsets require a vector per token: use pooling=None or words=True. "
                 f"Received: pooling={self.pooling!r}"
             )
 
     def __call__(self, texts: Texts) -> np.ndarray | list:
-        """Returns the features of texts.
+        """Returns the features of texts, in their order.
+
+        Args:
+            texts: N texts from `as_inputs`.
 
         Returns:
             With pooling (N, D) float32, otherwise N arrays (T, D), or N `TextVectors`.
@@ -144,7 +148,12 @@ class Extractor:
         return pooled
 
     def _pool_windows(self, layout: Layout, parts: list[tuple[Window, np.ndarray]]) -> np.ndarray:
-        """Returns the pooled features (D,) of a text that is in several windows."""
+        """Returns the pooled features (D,) of a text that is read in windows.
+
+        Args:
+            layout: layout of the text's full sequence.
+            parts: windows of the text, each with its vectors (tokens, D).
+        """
         whole = layout.stitch(parts)
         counted = np.full(len(whole), True) if self.special_tokens else ~layout.is_special()
         return keras.ops.convert_to_numpy(
@@ -152,7 +161,7 @@ class Extractor:
         )[0]
 
     def _encode(self, texts: Texts) -> list[list[Encoded]]:
-        """Returns a list with the tokens of each text; for pairs two, of first and second texts."""
+        """Returns one list with the tokens of each text; for pairs two lists, one for each side."""
         if texts.in_words:
             return [encode_words(self.tokenizer, texts.first)]
         offsets = self.words or self.with_tokens
@@ -162,7 +171,14 @@ class Extractor:
     def _plan(
         self, texts: Texts, sides: Sequence[Sequence[Encoded]]
     ) -> tuple[list[Window], list[Layout]]:
-        """Returns the windows of all texts, and the layout of each text's full sequence."""
+        """Returns the windows of all texts, and the layout of each text's full sequence.
+
+        Truncated texts are counted in `cut`; a truncated list of words raises ValueError.
+
+        Args:
+            texts: the texts.
+            sides: tokens of the texts, from `_encode`.
+        """
         separators = self.tokenizer.pair_separators if len(sides) == 2 else 0
         lengths = np.array([[len(text.ids) for text in side] for side in sides], np.int64)
         first, second = lengths if len(sides) == 2 else (lengths[0], np.zeros_like(lengths[0]))
@@ -172,7 +188,7 @@ class Extractor:
         if texts.in_words and is_cut.any():
             number = int(is_cut.argmax())
             raise ValueError(
-                "Each word of a list gets a vector, so no text may be truncated: give "
+                "Each word of a list requires a vector, so no text may be truncated: pass "
                 f"`doc_stride`. Received: {first[number]} tokens in text number "
                 f"{texts.start + number}, where {budget} fit"
             )
@@ -182,13 +198,24 @@ class Extractor:
     def _run(
         self, rows: Rows, chosen: np.ndarray, pooling: str | None
     ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yields (indices of windows, their vectors) for the chosen windows, batch by batch."""
+        """Yields (numbers of windows, their vectors), batch by batch.
+
+        Args:
+            rows: token ids of all windows.
+            chosen: numbers of the windows to run.
+            pooling: pooling of the vectors to (B, D); None = all vectors, (B, T, D).
+        """
         return self._runners[pooling].each(rows, self.batch_size, numbers=chosen)
 
     def build_inputs(
         self, first: tf.RaggedTensor, second: tf.RaggedTensor | None = None
     ) -> dict[str, tf.Tensor]:
-        """Returns the encoder's inputs (B, T), and `counted` (B, T), 1 for pooled tokens."""
+        """Returns the encoder's inputs (B, T), and `counted` (B, T), 1 for pooled tokens.
+
+        Args:
+            first: token ids (B, ragged) of the first texts, without special tokens.
+            second: token ids of the second texts; None for single texts.
+        """
         sizes = {"max_length": self.max_length, "multiple": _MULTIPLE}
         features = self.form.build_inputs(first, second, **sizes)
         counted = features["padding_mask"]
@@ -201,7 +228,7 @@ class Extractor:
         return {**features, "counted": counted}
 
     def vectors(self, features: dict[str, Any], pooling: str | None) -> Any:
-        """Maps the output of `build_inputs` to (B, D), or to (B, T, D) if pooling is None."""
+        """Returns vectors for the output of `build_inputs`: (B, D), without pooling (B, T, D)."""
         features = dict(features)
         counted = features.pop("counted")
         outputs = self.encoder(features, training=False, return_hidden_states=True)
@@ -213,7 +240,15 @@ class Extractor:
     def _finish(
         self, texts: Texts, encoded: list[Encoded], number: int, whole: np.ndarray, layout: Layout
     ) -> Any:
-        """Turns the vectors of all tokens of a text into the requested features."""
+        """Returns the requested features of one text, of its words or of its tokens.
+
+        Args:
+            texts: all texts.
+            encoded: tokens of the text, or of both texts of a pair.
+            number: number of the text.
+            whole: vectors of its tokens (T, D), special tokens included.
+            layout: layout of its full sequence.
+        """
         if self.words:
             given = texts.first[number]
             around = (layout.begin, 2 - layout.begin)
@@ -228,7 +263,7 @@ class Extractor:
 
 
 def _rows_of(windows: Sequence[Window], sides: Sequence[Sequence[Encoded]]) -> Rows:
-    """Returns the token ids of windows, for one side or both, as rows."""
+    """Returns the token ids of windows as rows, with a column for each side (see `_encode`)."""
     first = [sides[0][w.text].ids[w.first_start : w.first_end] for w in windows]
     columns = {"first": inference.as_ragged(first)}
     if len(sides) == 2:

@@ -55,6 +55,7 @@ FORMATS = {".npy": Array, ".tfrecord": RecordFile}
 
 
 def _example(vectors: np.ndarray) -> bytes:
+    """Returns the vectors (D,) or (T, D) of a text as a serialised `tf.train.Example`."""
     shape = tf.train.Feature(int64_list=tf.train.Int64List(value=vectors.shape))
     raw = tf.train.Feature(bytes_list=tf.train.BytesList(value=[vectors.tobytes()]))
     features = tf.train.Features(feature={"shape": shape, "vectors": raw})
@@ -116,7 +117,7 @@ def read_features(path: PathLike, dtype: str = "float32") -> Any:
         ends = f"{path}.ends.npy"
         return TokenVectors(vectors, read_npy(ends)) if os.path.exists(ends) else vectors
     if not path.endswith(".tfrecord"):
-        raise ValueError(f"Features are in {' or '.join(FORMATS)} files. Received: {path}")
+        raise ValueError(f"A file of features must be {' or '.join(FORMATS)}. Received: {path}")
     spec = {
         "shape": tf.io.VarLenFeature(tf.int64),
         "vectors": tf.io.FixedLenFeature([], tf.string),

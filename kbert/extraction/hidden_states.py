@@ -66,25 +66,25 @@ def choose_layers(layers: str | int | Sequence[int], num_layers: int) -> HiddenS
     if isinstance(layers, str):
         if layers not in CHOICES:
             raise ValueError(
-                f"layers is one of {', '.join(CHOICES)}, or the indices of hidden states. "
+                f"layers must be one of {', '.join(CHOICES)}, or the indices of hidden states. "
                 f"Received: {layers!r}"
             )
         indices = CHOICES[layers](num_layers)
         if min(indices) < (layers != "embeddings"):
             raise ValueError(
-                f"{layers!r} needs an encoder of more layers. Received: one of {num_layers}"
+                f"{layers!r} requires an encoder with more layers. Received: one with {num_layers}"
             )
         return HiddenStates(tuple(indices), layers.startswith("concat"))
     single = not isinstance(layers, Sequence)
     given: list[Any] = list(layers) if isinstance(layers, Sequence) else [layers]
     for index in given:
         if isinstance(index, bool) or not hasattr(index, "__index__"):
-            raise ValueError(f"The index of a hidden state is an integer. Received: {index!r}")
+            raise ValueError(f"The index of a hidden state must be an integer. Received: {index!r}")
         if not -num_layers - 1 <= index <= num_layers:
             raise ValueError(
-                f"An encoder of {num_layers} layers has the hidden states 0 (the embeddings) to "
-                f"{num_layers}. Received: {index}"
+                f"The index must name one of the hidden states of an encoder with {num_layers} "
+                f"layers, 0 (the embeddings) to {num_layers}. Received: {index}"
             )
     if not given:
-        raise ValueError("layers names at least one hidden state. Received: none")
+        raise ValueError("layers must name at least one hidden state. Received: none")
     return HiddenStates(tuple(int(i) % (num_layers + 1) for i in given), joined=not single)

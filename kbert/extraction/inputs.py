@@ -35,7 +35,7 @@ class Texts(NamedTuple):
         return len(self.first)
 
     def part(self, rows: slice) -> "Texts":
-        """Returns the texts of a slice."""
+        """Returns the texts of the slice `rows`; numbers in messages stay those of all texts."""
         second = None if self.second is None else self.second[rows]
         start = self.start + rows.indices(len(self))[0]
         return Texts(self.first[rows], second, self.in_words, start)
@@ -61,10 +61,10 @@ def as_inputs(texts: Any, words: bool = False, start: int = 0) -> Texts:
         Texts(first=[['It', 'is']], second=None, in_words=True, start=0)
     """
     if texts is None:
-        raise TypeError("texts are strings, pairs or lists of words. Received: None")
+        raise TypeError("texts must be strings, pairs or lists of words. Received: None")
     if has_columns(texts):
         return _from_table(as_table(texts, start=start), words)
-    check_order(texts, "What is given for texts")
+    check_order(texts, "The value of texts")
     rows = [texts] if isinstance(texts, str | bytes) else list(rows_of(texts))
     if not rows or isinstance(rows[0], str | bytes):
         return Texts(as_texts(rows, start=start), start=start)
@@ -76,8 +76,8 @@ def as_inputs(texts: Any, words: bool = False, start: int = 0) -> Texts:
     for number, item in enumerate(rows, start):
         if not isinstance(item, tuple) or len(item) != 2:
             raise ValueError(
-                "All texts are strings, or all are pairs of strings (tuples; lists of words need "
-                f"words=True). Received: {item!r} as number {number}"
+                "Texts must be all strings, or all pairs of strings (tuples; lists of words "
+                f"require words=True). Received: {item!r} as number {number}"
             )
     first, second = zip(*rows, strict=True)
     sides = (as_texts([*first], "first texts", start), as_texts([*second], "second texts", start))
@@ -85,25 +85,30 @@ def as_inputs(texts: Any, words: bool = False, start: int = 0) -> Texts:
 
 
 def _from_table(table: Table, words: bool) -> Texts:
+    """Returns the texts in a table's columns `text`, or `first` and `second`.
+
+    With `words` a column `words` takes precedence, and pairs raise ValueError.
+    """
     if words and "words" in table:
         return Texts(table["words"], in_words=True, start=table.start)
     if "text" in table:
         return Texts(table["text"], start=table.start)
     if words and "first" in table:
-        raise ValueError("Word vectors need single texts. Received: a table of pairs")
+        raise ValueError("Word vectors require single texts. Received: a table of pairs")
     if "first" in table and "second" in table:
         return Texts(table["first"], table["second"], start=table.start)
     raise ValueError(
-        "Texts are the column `text`, or `first` and `second` for pairs (`words` with words=True). "
-        f"Received: the columns {', '.join(table.columns)}"
+        "Texts must be in the column `text`, or in `first` and `second` for pairs (`words` with "
+        f"words=True). Received: the columns {', '.join(table.columns)}"
     )
 
 
 def _words(item: Any, number: int) -> list[str]:
+    """Returns the words of text number `number` as strings; ValueError if `item` is one string."""
     if isinstance(item, str | bytes):
         raise ValueError(
-            "All texts are strings, or all are lists of words. Received: "
-            f"{item!r} as number {number}, after lists of words"
+            f"Texts must be all strings, or all lists of words. Received: {item!r} as number "
+            f"{number}, after lists of words"
         )
     words = as_texts(item, f"the words of text number {number}")
     return [word.decode("utf-8", "replace") if isinstance(word, bytes) else word for word in words]
@@ -125,7 +130,7 @@ class Encoded(NamedTuple):
 
 
 def encode(tokenizer: Tokenizer, texts: Sequence, *, offsets: bool) -> list[Encoded]:
-    """Tokenises strings; with offsets it is several times slower."""
+    """Returns the token ids of strings; with `offsets` all fields, which is much slower."""
     batch = tf.constant(list(texts), tf.string)
     if not offsets:
         return [Encoded(ids) for ids in as_rows(tokenizer.encode(batch))]

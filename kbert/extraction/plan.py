@@ -67,7 +67,10 @@ class Layout(NamedTuple):
         return 2 + self.first + self.separators + self.second
 
     def places(self, window: Window) -> np.ndarray:
-        """Returns the column in the full sequence of each token of a window, with special ones."""
+        """Returns, for each token of a window's sequence, its column in the full sequence.
+
+        Special tokens are included.
+        """
         between = self.begin + self.first + np.arange(self.separators)
         second = self.begin + self.first + self.separators
         return np.concatenate([
@@ -87,7 +90,7 @@ class Layout(NamedTuple):
         return special
 
     def segments(self) -> np.ndarray:
-        """Returns (T,): 1 for the second text and the [SEP] after it, 2 for [CLS] at the end."""
+        """Segments (T,): 1 for the second text and its [SEP], 2 for a last [CLS]; else 0."""
         second = self.begin + self.first + self.separators
         segments = (np.arange(self.length) >= second).astype(np.int32) * bool(self.separators)
         if self.cls_last:

@@ -13,13 +13,13 @@ def check_pooling(pooling: str | None, special_tokens: bool) -> None:
     """Raises ValueError if the pooling is unknown or needs special tokens that are left out."""
     if pooling is not None and pooling not in POOLINGS:
         raise ValueError(
-            f"pooling is one of {', '.join(POOLINGS)}, or None for a vector per token. "
+            f"pooling must be one of {', '.join(POOLINGS)}, or None for a vector per token. "
             f"Received: {pooling!r}"
         )
     if pooling == "cls" and not special_tokens:
         raise ValueError(
-            'pooling="cls" takes the vector of a special token, so the special tokens must '
-            "count. Received: special_tokens=False"
+            'pooling="cls" uses the vector of a special token, so it requires '
+            "special_tokens=True. Received: special_tokens=False"
         )
 
 

@@ -25,7 +25,7 @@ from kbert.tokenizers.base import Tokenizer
 
 @functools.lru_cache(maxsize=2)
 def _loaded(preset: str, dtype: str | None) -> tuple[keras.Model, Any]:
-    """Loads a preset once for all copies that a cross-validation makes."""
+    """Returns encoder and tokenizer of a preset; two presets are cached for all copies."""
     return Encoder.from_preset(preset, dtype=dtype), load_tokenizer(preset)
 
 
@@ -130,8 +130,8 @@ class TextFeatures:
         unknown = sorted(set(params) - set(_arguments(type(self))))
         if unknown:
             raise ValueError(
-                f"{type(self).__name__} has the parameters {', '.join(_arguments(type(self)))}. "
-                f"Received: {', '.join(unknown)}"
+                f"Parameters of {type(self).__name__} must be from "
+                f"{', '.join(_arguments(type(self)))}. Received: {', '.join(unknown)}"
             )
         for name, value in params.items():
             setattr(self, name, value)
@@ -166,10 +166,11 @@ class TextFeatures:
         )
 
     def _model(self) -> tuple[keras.Model, Any]:
+        """Returns encoder and tokenizer; ValueError for an encoder without a tokenizer."""
         if isinstance(self.encoder, keras.Model):
             if self.tokenizer is None:
                 raise ValueError(
-                    "An encoder does not know its tokenizer: give both, or a preset. Received: "
+                    "An encoder requires its tokenizer: pass both, or a preset. Received: "
                     "tokenizer=None"
                 )
             return self.encoder, self.tokenizer
@@ -177,9 +178,10 @@ class TextFeatures:
         return encoder, self.tokenizer or tokenizer
 
     def _width(self) -> int:
+        """Returns the width D of the features; ValueError if `pooling` is None."""
         if self.pooling is None:
             raise ValueError(
-                "A step of a pipeline gives one vector a text: pooling is cls, mean or max. "
+                "A pipeline step requires one vector per text: pooling must be cls, mean or max. "
                 "Received: pooling=None"
             )
         config = self._model()[0].config

@@ -97,12 +97,13 @@ def write_features(
     suffix = os.path.splitext(path)[1]
     if suffix not in FORMATS or dtype not in DTYPES or unit not in ("line", "document"):
         raise ValueError(
-            f"A file ends in {' or '.join(FORMATS)}, its numbers are {' or '.join(DTYPES)}, and a "
-            f'unit is "line" or "document". Received: {path}, dtype={dtype!r}, unit={unit!r}'
+            f"The file must end in {' or '.join(FORMATS)}, dtype must be {' or '.join(DTYPES)}, "
+            f'and unit must be "line" or "document". Received: {path}, dtype={dtype!r}, '
+            f"unit={unit!r}"
         )
     if (texts is None) == (sources is None):
         raise ValueError(
-            "Give either texts or sources. Received: " + ("both", "none")[texts is None]
+            "Pass either texts or sources. Received: " + ("both", "none")[texts is None]
         )
     note = f"{path}.progress.json"
     if os.path.exists(path):
@@ -136,13 +137,13 @@ def write_features(
 
 
 def _by_todays_names(note: dict[str, Any]) -> dict[str, Any]:
-    """Updates a progress note of any version; 0.2.0 wrote `texts` and no checksum of the texts."""
+    """Returns a progress note of any version with today's names; 0.2.0 wrote `texts`."""
     texts = note.pop("texts", 0)
     return {"records": texts, "finished": False, **note, "begun": registry.current(note["begun"])}
 
 
 def _characters(text: Any) -> int:
-    """Returns the characters of a text, pair or list of words; 0 if `as_inputs` rejects it."""
+    """Returns the number of characters of a text, pair or list of words; 0 for anything else."""
     if isinstance(text, str | bytes):
         return len(text)
     if isinstance(text, Mapping):
@@ -156,6 +157,7 @@ def _several(texts: Any) -> Any:
 
 
 def _source_texts(opened: list, unit: str) -> Iterator[str]:
+    """Yields the documents of sources, or their lines; empty ones are skipped."""
     for source in opened:
         for document in source.documents():
             lines = [document] if unit == "document" else document.split(b"\n")
@@ -169,7 +171,7 @@ def _checksum(encoder: keras.Model) -> str:
 
 
 def _progress(texts: Any, opened: list, verbose: str | int) -> Progress:
-    """Returns a progress bar that counts bytes of sources, or texts."""
+    """Returns a progress bar over the bytes of sources `opened`; if there are none, over texts."""
     total = sum(source.size for source in opened) if opened else None
     if not opened and hasattr(texts, "__len__") and not isinstance(texts, Mapping):
         total = len(texts)

@@ -20,15 +20,19 @@ def check_batch_size(batch_size: Any) -> None:
     """Raises ValueError unless the batch size is a positive integer."""
     if not isinstance(batch_size, int | np.integer) or batch_size < 1:
         raise ValueError(
-            "batch_size must be a whole number, 1 or more: the texts that go through the model "
-            f"together. Received: batch_size={batch_size!r}"
+            "batch_size must be a whole number of at least 1: the number of texts per forward "
+            f"pass. Received: batch_size={batch_size!r}"
         )
 
 
 def by_length(lengths: np.ndarray, batch_size: int) -> Iterator[np.ndarray]:
-    """Yields batches of row numbers with similar lengths, the longest first.
+    """Yields the row numbers of batches of rows with similar lengths, the longest first.
 
     With the longest first, memory runs out in the first batch or not at all.
+
+    Args:
+        lengths: length of each row, (R,).
+        batch_size: maximum number of rows per batch.
     """
     order = np.argsort(-np.asarray(lengths), kind="stable")
     return (order[i : i + batch_size] for i in range(0, len(order), batch_size))
@@ -60,8 +64,11 @@ def next_power_of_two(n: int) -> int:
 def pad(features: dict[str, Any]) -> dict[str, np.ndarray]:
     """Pads features to few shapes and returns them as arrays.
 
-    Rows are padded to a power of two with copies of the last one, and the columns of
+    Rows are padded to a power of two with copies of the last row, and the columns of
     `mask_positions` to a power of two with zeros.
+
+    Args:
+        features: name -> values with the same number of rows, at least one.
     """
     arrays = {name: np.asarray(value) for name, value in features.items()}
     rows = len(next(iter(arrays.values())))

@@ -31,7 +31,13 @@ class _Forward(keras.Model):
 
 
 def _tensorflow_graph(function: Callable, features: Tensors, jit_compile: bool) -> Callable:
-    """Returns a function with one graph for all shapes; with XLA, one graph per shape."""
+    """Returns a function from arrays to arrays that runs `function` as a TensorFlow graph.
+
+    Args:
+        function: function from a dict of tensors to a structure of tensors.
+        features: inputs of the first call, for names, types and ranks.
+        jit_compile: whether to use XLA, with a graph for each shape; else one graph serves all.
+    """
     spec = {name: tf.TensorSpec([None] * x.ndim, x.dtype) for name, x in features.items()}
     shapes = {} if jit_compile else {"input_signature": [spec]}
     run = graph(function, autograph=False, jit_compile=jit_compile or None, **shapes)
@@ -48,7 +54,10 @@ def is_one_of_several() -> bool:
 
 
 def _on_this_host(model: keras.Model) -> Callable:
-    """Runs a model on each host alone; Keras would treat the features as parts of one batch."""
+    """Returns a function that runs a model on this JAX host alone, without the other hosts.
+
+    Keras would treat the features of all hosts as parts of one batch.
+    """
     import jax
 
     run = jax.jit(lambda trained, others, x: model.stateless_call(trained, others, x)[0])
@@ -108,7 +117,7 @@ def compiled(
 
 
 def by_path(outputs: Any) -> dict[str, Any]:
-    """Returns the arrays of a structure by their paths in it.
+    """Returns path -> array of a structure, with "/" in paths; "output" for a single array.
 
     >>> sorted(by_path({"logits": 1.0, "states": [2.0, 3.0]}))
     ['logits', 'states/0', 'states/1']

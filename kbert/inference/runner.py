@@ -102,6 +102,7 @@ class Runner:
                 yield part, self._features(rows, part)
 
     def _features(self, rows: Rows, index: np.ndarray) -> dict[str, Any]:
+        """Returns the features of the rows of numbers `index`, assembled on the CPU."""
         if not has_tensorflow():
             return self._assemble(gather(rows.columns, index))
         kinds = tuple(
@@ -136,6 +137,7 @@ def token_rows(lengths: np.ndarray, **ids: tf.RaggedTensor) -> Rows:
 
 
 def _for_any_size(column: tf.Tensor | tf.RaggedTensor) -> tf.TypeSpec:
+    """Returns the spec of a column for any number and length of rows."""
     if isinstance(column, tf.RaggedTensor):
         shape = [None] * column.shape.rank
         return tf.RaggedTensorSpec(shape, column.dtype, column.ragged_rank, column.row_splits.dtype)

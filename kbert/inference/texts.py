@@ -7,7 +7,7 @@ from absl import logging
 
 from kbert.core.in_memory import each_text
 
-READ_WHOLE = "; with doc_stride=… they are read whole, in windows"  # `remedy` of `warn_of_cut`
+READ_WHOLE = "; with doc_stride=… they are read in full, in windows"  # `remedy` of `warn_of_cut`
 CHUNK = 8192  # number of texts tokenised at a time: limits the memory for any number of texts
 
 
@@ -45,6 +45,6 @@ def warn_of_cut(cut: int, count: int, length: int, what: str = "", remedy: str =
     """
     if cut:
         logging.warning(
-            "%d of %d %sexamples are too long for rows of %d tokens and are cut%s",
+            "%d of %d %sexamples are longer than %d tokens and are truncated%s",
             *(cut, count, what, length, remedy),
         )

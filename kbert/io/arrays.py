@@ -52,11 +52,11 @@ def read_safetensors(path: PathLike) -> dict[str, np.ndarray]:
 
 
 def map_safetensors(path: PathLike) -> dict[str, np.ndarray]:
-    """Like `read_safetensors`, but maps the file: an array is read, and takes memory, when used.
+    """Returns name -> array of a safetensors file, mapped: read, and in memory, only when used.
 
     Mapped arrays are read-only. They are for a caller that copies them soon: if another program
     writes to the file, they change. Arrays in bfloat16 or float16, which are widened, and unaligned
-    arrays are copied at once.
+    arrays are copied at once. The errors are those of `read_safetensors`.
     """
     import ml_dtypes  # noqa: F401  (gives NumPy its bfloat16)
 
@@ -86,7 +86,9 @@ def release(array: np.ndarray) -> None:
 
 
 def open_safetensors(path: PathLike) -> Any:
-    """Checks the header of a file and opens it to be read in parts: `safetensors.safe_open`.
+    """Checks the header of a safetensors file and opens it, to be read in parts.
+
+    The result is that of `safetensors.safe_open`, for NumPy.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -99,7 +101,7 @@ def open_safetensors(path: PathLike) -> Any:
 def _local(path: PathLike) -> contextlib.AbstractContextManager[str]:
     path = Path(path)
     if not path.is_file():
-        raise FileNotFoundError(f"There is no such safetensors file. Received: {path}")
+        raise FileNotFoundError(f"No such safetensors file. Received: {path}")
     return local_copy(path)
 
 
@@ -110,7 +112,8 @@ def _open(local: str, path: PathLike) -> Any:
         return safe_open(local, framework="np")
     except SafetensorError as error:
         raise ValueError(
-            f"The file is damaged, cut short, or no safetensors file ({error}). Received: {path}"
+            f"The file is damaged, truncated, or not in the safetensors format ({error}). "
+            f"Received: {path}"
         ) from error
 
 
@@ -154,7 +157,7 @@ def _check_types(types: Mapping[str, str], path: PathLike) -> None:
 
 
 def serialise(arrays: Arrays) -> bytes:
-    """Returns the content of a safetensors file."""
+    """Returns the content of a safetensors file with these arrays (name -> array)."""
     from safetensors.numpy import save
 
     # Sorted, so that the file does not depend on the order of the dict.
@@ -192,7 +195,7 @@ def check_arrays(
     source: str,
     strict: bool = True,
 ) -> Differences:
-    """Raises unless the arrays are exactly the expected ones.
+    """Checks that arrays fit a model: names, shapes, and no NaN or infinity.
 
     Args:
         expected: name -> shape.
@@ -261,8 +264,8 @@ def check_finite(arrays: Arrays, what: str) -> None:
     if bad:
         more = f" and {len(bad) - _SHOWN} more" if len(bad) > _SHOWN else ""
         raise ValueError(
-            "Weights must be finite to be written: nothing is. "
-            f"Received: {what}, with NaN or infinity in {', '.join(bad[:_SHOWN])}{more}"
+            f"Weights must be finite; nothing was written. Received: {what}, with NaN or infinity "
+            f"in {', '.join(bad[:_SHOWN])}{more}"
         )
 
 

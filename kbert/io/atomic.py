@@ -46,7 +46,10 @@ def write(path: str | os.PathLike, *parts: bytes | memoryview) -> None:
 
 @contextlib.contextmanager
 def writing(path: str | os.PathLike) -> Iterator[BinaryIO]:
-    """Opens a file for writing; it gets its name when the block ends without an error."""
+    """Opens a file for writing bytes; it gets its name when the block ends without an error.
+
+    After an error, no part of it remains, and a former file of that name stays.
+    """
     path = os.fspath(path)
     temporary = temporary_name(path)
     try:
@@ -86,7 +89,7 @@ def write_together(
 
 
 def publish(temporary: str, path: str) -> None:
-    """Renames a finished temporary file to its final name, once its bytes are on the disk."""
+    """Renames a finished temporary file to `path`, once its bytes are on the disk."""
     with naming(path):
         if not is_remote(temporary):
             with open(temporary, "rb") as file:
@@ -107,7 +110,7 @@ def remove(path: str | os.PathLike) -> None:
 
 
 def remove_leftovers(folder: str) -> None:
-    """Removes the temporary files of processes that were killed while they wrote."""
+    """Removes the temporary files in a folder, left by processes that were killed while writing."""
     for path in Path(folder).iterdir():
         if is_leftover(path.name):
             remove(path)
@@ -147,7 +150,7 @@ def only_one(folder: str | os.PathLike) -> Iterator[None]:
             logging.warning("Another process is writing %s: waiting for it", folder)
             fcntl.flock(lock, fcntl.LOCK_EX)
         except OSError as error:  # some network file systems have no locks on folders
-            logging.warning("No lock on %s: start only one process there (%s)", folder, error)
+            logging.warning("Cannot lock %s: run only one process on it (%s)", folder, error)
         yield
     finally:
         os.close(lock)
@@ -212,39 +215,45 @@ def claim(file: int, path: str) -> None:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         if error.errno not in _TAKEN:
-            logging.warning("No lock on %s: start only one process for it (%s)", path, error)
+            logging.warning("Cannot lock %s: run only one process on it (%s)", path, error)
             return
         raise BlockingIOError(
-            "One process at a time writes a file: wait for the other, end it, or name another "
-            f"file. Received: {path}, which another process is writing"
+            "Only one process may write a file at a time: wait for the other process, end it, or "
+            f"choose another file. Received: {path}, which another process is writing"
         ) from None
 
 
 def _make(folder: str) -> str:
-    """Makes the folder; returns the local folder that its lock is in (`stand_in`)."""
+    """Makes the folder; returns the local folder for its lock: itself, if it has no scheme.
+
+    For one with a scheme, it is a folder in kbert's cache (`stand_in`), and a warning is logged.
+    """
     Path(folder).mkdir(parents=True, exist_ok=True)
     local = stand_in(folder)
     if local != folder:
         os.makedirs(local, exist_ok=True)
-        logging.warning("No lock on %s for other machines: start only one process there", folder)
+        logging.warning("Cannot lock %s against other machines: run only one process on it", folder)
     return local
 
 
 def _lock(path: str, folder: str) -> int:
-    """Opens the file at `path` and locks it for `folder`; returns its descriptor."""
+    """Opens the file at `path` and locks it; returns its descriptor.
+
+    If another process has the lock, it raises RuntimeError, which names `folder` and that process.
+    """
     while True:
         lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             if error.errno not in _TAKEN:
-                logging.warning("No lock on %s: start only one process there (%s)", path, error)
+                logging.warning("Cannot lock %s: run only one process on it (%s)", path, error)
                 return lock
             holder = os.pread(lock, 1000, 0).decode(errors="replace") or "another process"
             os.close(lock)
             raise RuntimeError(
-                "One process at a time writes to a folder: wait for the other, end it, or name "
-                f"another folder. Received: {folder}, in use by {holder}"
+                "Only one process may write to a folder at a time: wait for the other process, "
+                f"end it, or choose another folder. Received: {folder}, in use by {holder}"
             ) from None
         # The former holder may have removed the file between the two calls.
         with contextlib.suppress(FileNotFoundError):
@@ -255,7 +264,7 @@ def _lock(path: str, folder: str) -> int:
 
 @contextlib.contextmanager
 def naming(path: str) -> Iterator[None]:
-    """Converts any failure to write, including TensorFlow's, to an OSError that names the file.
+    """Converts a failure to write in the block, even TensorFlow's, to an OSError that names `path`.
 
     A full or read-only disk ends the program with the file's name and the system's reason. Files
     that were finished before stay usable.

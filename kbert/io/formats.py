@@ -18,7 +18,7 @@ class Format:
     holds_vectors = False
 
     def names(self, path: str) -> list[str]:
-        """Returns the files of an output; the first is the one that readers look for."""
+        """Returns the paths of an output's files; `path`, which readers look for, is the first."""
         return [path]
 
     def encode(self, records: Any, ends: Sequence[int]) -> list[bytes]:
@@ -31,14 +31,18 @@ class Format:
         raise NotImplementedError(f"{type(self).__name__} must define `encode`.")
 
     def heads(self, ends: Sequence[int], finished: bool) -> list[bytes]:
-        """Returns the header of each file; its length is the same before and when `finished`."""
+        """Returns the header of each file, which is written before all records.
+
+        `ends` are the sizes of the files so far, in bytes. A header has the same length before and
+        after the files are `finished`.
+        """
         return [b""] * len(ends)
 
     def sizes(self, paths: Sequence[str], records: int) -> list[int]:
-        """Returns the size of the header and the first `records` records in each file, in bytes.
+        """Returns the bytes of the header and the first `records` records in each of the `paths`.
 
         Raises:
-            ValueError: a file has fewer records.
+            ValueError: a file of JSON lines has fewer records.
         """
         raise NotImplementedError(f"{type(self).__name__} must define `sizes`.")
 

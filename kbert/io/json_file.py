@@ -69,5 +69,5 @@ def read_json(path: str | os.PathLike) -> dict[str, Any]:
     except ValueError as error:
         raise ValueError(f"The file is not JSON ({error}). Received: {path}") from error
     if not isinstance(content, dict):
-        raise ValueError(f"The file must hold a JSON object. Received: {path}")
+        raise ValueError(f"The file must contain a JSON object. Received: {path}")
     return content

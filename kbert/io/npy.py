@@ -56,8 +56,8 @@ def read_npy(path: str | os.PathLike, *, mapped: bool = False) -> np.ndarray:
         # NumPy raises any of these for a damaged header.
         except (ValueError, EOFError, SyntaxError, TypeError, tokenize.TokenError) as error:
             raise ValueError(
-                f"A .npy file holds one whole array of numbers. Received: {path} of {size} bytes: "
-                f"{' '.join(str(error).split())}"
+                "A .npy file must contain exactly one complete array of numbers. Received: "
+                f"{path} of {size} bytes: {' '.join(str(error).split())}"
             ) from error
         if mapped:
             return np.load(path, mmap_mode="r")

@@ -40,7 +40,7 @@ def read_note(path: str | os.PathLike, what: str) -> dict[str, Any] | None:
         return read_json(path)
     except ValueError as error:
         raise ValueError(
-            f"{what} must be JSON, as it was written, and was cut off or changed. {error}"
+            f"{what} must be JSON, as it was written, but was truncated or changed. {error}"
         ) from error
 
 
@@ -78,19 +78,23 @@ def check_same(
         >>> check_same("out", "note", {"settings": {"seed": 1}}, {"settings": {"words": 2}})
         Traceback (most recent call last):
         ...
-        ValueError: out was begun with other settings: give the same to resume it, choose another \
-output, or remove it and note. Received: settings.seed was 1, is None; settings.words was None, \
-is 2
+        ValueError: out was started with other settings: pass the same settings to resume it, \
+choose another output, or remove it and note. Received: settings.seed was 1, is None; \
+settings.words was None, is 2
     """
     if changed := changes(before, now):
         raise ValueError(
-            f"{path} was begun with other settings: give the same to resume it, choose another "
-            f"output, or remove it and {note}. Received: {'; '.join(changed)}"
+            f"{path} was started with other settings: pass the same settings to resume it, choose "
+            f"another output, or remove it and {note}. Received: {'; '.join(changed)}"
         )
 
 
 def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Lists the differences from a note, with both values, as `check_same` compares them."""
+    """Lists the differences between a note and the present values, such as "seed was 1, is 2".
+
+    Only the names in `now` are compared, like in `check_same`. Without differences the list is
+    empty.
+    """
     now = json.loads(json.dumps(now))  # as it would be read from a file
     return [*_changed({name: before.get(name) for name in now}, now)]
 
@@ -152,13 +156,13 @@ class Output:
             self.check(identity)
         elif before is None and _is_written(self.path):
             raise ValueError(
-                f"{self.path} already exists, without {self.note.name}, which would say what wrote "
-                "it; remove it, or choose another output"
+                f"{self.path} already exists without {self.note.name}, the record of what wrote "
+                "it; remove it or choose another output"
             )
         elif before and before.get("records"):
             warnings.warn(
-                f"{self.path} is not there any more, with the {before['records']:,} records of "
-                f"{self.note.name}: starting over",
+                f"{self.path} no longer exists, but {self.note.name} lists {before['records']:,} "
+                "records in it: starting over",
                 stacklevel=3,
             )
 
@@ -176,7 +180,7 @@ class Output:
         return self.state["records"]
 
     def check(self, identity: Mapping[str, Any]) -> None:
-        """Raises ValueError unless the output is made of `identity`."""
+        """Raises ValueError unless the note has the same `identity`: what the output is made of."""
         check_same(self.path, self.note.name, self.state, identity)
 
     def save(self, **changes: Any) -> None:
@@ -230,7 +234,7 @@ class GrowingOutput(Output):
         *,
         hidden: bool = False,
     ) -> None:
-        path = local_only(path, "Output that grows while it is made")
+        path = local_only(path, "A resumable output")
         self.form = form
         self._names = form.names(path)  # the first is the one that readers look for
         self._paths = [name + _PART * hidden for name in self._names]
@@ -265,15 +269,15 @@ class GrowingOutput(Output):
             read, checksum = read + 1, fingerprints.crc32([text_of(item)], checksum)
         received = None
         if read < self.records:
-            received = f"{read:,} records, of {self.records:,} that are written"
+            received = f"{read:,} records, but {self.records:,} are already written"
         elif checksum != self.state.get("checksum", checksum):  # former versions wrote none
-            received = f"others among the first {read:,} records"
+            received = f"other records among the first {read:,}"
         elif self.finished and next(rest, None) is not None:
             received = f"more than {read:,} records"
         if received:
             raise ValueError(
-                f"{self.path} was made of another input than {source}: choose another output, or "
-                f"remove it and {self.note.name} to start over. Received: {received}"
+                f"{self.path} was made from another input than {source}: choose another output, "
+                f"or remove it and {self.note.name} to start over. Received: {received}"
             )
         self.state["checksum"] = checksum
         if self.finished:
@@ -356,7 +360,7 @@ class GrowingOutput(Output):
         return [file.tell() for file in self._files]
 
     def _sizes(self) -> list[int]:
-        """Returns the size of each file with the records that the note counts, in bytes."""
+        """Returns the size in bytes that each file has with the records that the note counts."""
         return (
             self.form.sizes(self._paths, self.records) if self.records else [0] * len(self._paths)
         )
@@ -370,7 +374,7 @@ def _check_size(path: str, there: int, size: int) -> None:
 
 
 def _is_written(path: Path) -> bool:
-    """Returns whether a file or folder has any content."""
+    """Returns whether a file or folder has any content; temporary files in a folder are none."""
     if path.is_dir():
         return any(not atomic.is_leftover(inner.name) for inner in path.iterdir())
     return path.exists() and path.stat().st_size > 0

@@ -58,8 +58,8 @@ def is_remote(path: str | os.PathLike) -> bool:
     text = os.fspath(path)
     if _COLLAPSED.match(text):
         raise ValueError(
-            "A scheme ends in two slashes, of which pathlib.Path drops one: give the path as text. "
-            f"Received: {text!r}"
+            "A URL must have two slashes after its scheme, but pathlib.Path drops one of them: "
+            f"pass the path as a string. Received: {text!r}"
         )
     return bool(_SCHEME.match(text))
 
@@ -168,7 +168,7 @@ class RemotePath(os.PathLike):
         return iter([self / name for name in (x.rstrip("/") for x in names) if name])
 
     def glob(self, pattern: str) -> Iterator[RemotePath]:
-        """Yields the matching paths in the folder, or (`a/*.txt`) in folders below."""
+        """Yields the paths in the folder, or (`a/*.txt`) in folders below, that match a pattern."""
         first, _, rest = pattern.partition("/")
         for path in self.iterdir() if self.exists() else ():
             if fnmatch.fnmatchcase(path.name, first):
@@ -178,7 +178,7 @@ class RemotePath(os.PathLike):
                     yield from path.glob(rest)
 
     def rglob(self, pattern: str) -> Iterator[RemotePath]:
-        """Yields the matching paths in the folder and all folders below it."""
+        """Yields the paths in the folder and all folders below it whose names match a pattern."""
         for path in self.iterdir() if self.exists() else ():
             if fnmatch.fnmatchcase(path.name, pattern):
                 yield path
@@ -216,14 +216,17 @@ class RemotePath(os.PathLike):
             file.write(content)
 
     def mkdir(self, parents: bool = True, exist_ok: bool = True) -> None:
-        """Makes the folder, and its parent folders, if they are missing."""
+        """Makes the folder and its parent folders; `parents` has no effect.
+
+        If `exist_ok` is False, an existing folder raises FileExistsError.
+        """
         if not exist_ok and self.exists():
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), self._path)
         with self._errors() as gfile:
             gfile.makedirs(self._path)
 
     def unlink(self, missing_ok: bool = False) -> None:
-        """Removes the file."""
+        """Removes the file; a missing one raises FileNotFoundError unless `missing_ok`."""
         try:
             with self._errors() as gfile:
                 gfile.remove(self._path)
@@ -239,7 +242,7 @@ class RemotePath(os.PathLike):
             gfile.rmtree(self._path)
 
     def replace(self, target: str | os.PathLike) -> None:
-        """Renames the file; replaces any file of that name."""
+        """Renames the file to `target`; replaces any file of that name."""
         with self._errors() as gfile:
             gfile.rename(self._path, os.fspath(target), overwrite=True)
 
@@ -263,7 +266,10 @@ class RemotePath(os.PathLike):
 
 
 class _RawFile(io.RawIOBase):
-    """A file of `tf.io.gfile` as a raw stream, for Python's buffer and text layers."""
+    """A file of `tf.io.gfile` as a raw stream, for Python's buffer and text layers.
+
+    `mode` is "r", or the letter of another mode of `open` for writing.
+    """
 
     def __init__(self, path: RemotePath, mode: str) -> None:
         self._errors = path._errors
@@ -344,12 +350,15 @@ def check_folder(path: str | os.PathLike) -> None:
         found = os.path.dirname(found)
     if is_file(found):
         raise NotADirectoryError(
-            f"{os.fspath(path)} must be a folder, or become one. Received: the file {found}"
+            f"{os.fspath(path)} must be a folder, or a path where one can be created. Received: "
+            f"the file {found}"
         )
 
 
 def glob(pattern: str) -> list[str]:
     """Returns the paths that match a pattern, in any order; `**` matches folders of any depth.
+
+    `**` in a pattern with a scheme raises ValueError.
 
     >>> glob("/no/such/*.txt"), glob("ram://none/*.txt")
     ([], [])
@@ -357,7 +366,7 @@ def glob(pattern: str) -> list[str]:
     if not is_remote(pattern):
         return local_glob.glob(pattern, recursive=True)
     if "**" in pattern:
-        raise ValueError(f"`**` is for patterns of local paths. Received: {pattern!r}")
+        raise ValueError(f"`**` is supported in local patterns only. Received: {pattern!r}")
     with RemotePath(pattern)._errors() as gfile:
         return gfile.glob(pattern)
 
@@ -385,7 +394,10 @@ def copy_tree(source: str | os.PathLike, target: str | os.PathLike) -> None:
 
 
 def move_tree(source: str | os.PathLike, target: str | os.PathLike) -> None:
-    """Renames a folder: in one step, or file by file if a path has a scheme."""
+    """Renames the folder `source` to `target`, in one step.
+
+    If a path has a scheme, the folder is copied file by file, then removed.
+    """
     if not (is_remote(source) or is_remote(target)):
         os.replace(source, target)
         return
@@ -394,7 +406,7 @@ def move_tree(source: str | os.PathLike, target: str | os.PathLike) -> None:
 
 
 def copy(source: str | os.PathLike, target: str | os.PathLike) -> None:
-    """Copies the bytes of a file."""
+    """Copies the bytes of a file; replaces the target if it exists."""
     with Path(source).open("rb") as content, Path(target).open("wb") as file:
         shutil.copyfileobj(content, file, _BUFFER_BYTES)
 
@@ -415,7 +427,7 @@ def read_settings(path: str | os.PathLike) -> bytes:
     size = Path(path).stat().st_size
     if size > MAX_SETTINGS_BYTES:
         raise ValueError(
-            f"Settings and vocabularies have {MAX_SETTINGS_BYTES} bytes at most. "
+            f"A file of settings or a vocabulary must have at most {MAX_SETTINGS_BYTES} bytes. "
             f"Received: {size} in {os.fspath(path)}"
         )
     return Path(path).read_bytes()
@@ -451,10 +463,10 @@ def local_only(path: str | os.PathLike, what: str) -> str:
         >>> local_only("gs://bucket/page.html", "A page")
         Traceback (most recent call last):
         ...
-        ValueError: A page takes a local path. Received: 'gs://bucket/page.html'
+        ValueError: A page requires a local path. Received: 'gs://bucket/page.html'
     """
     if is_remote(path):
-        raise ValueError(f"{what} takes a local path. Received: {os.fspath(path)!r}")
+        raise ValueError(f"{what} requires a local path. Received: {os.fspath(path)!r}")
     return os.fspath(path)
 
 

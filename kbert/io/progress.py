@@ -14,7 +14,7 @@ class Progress:
         total: amount at the end; None if unknown.
         unit: unit of the amount; "B" is shown with prefixes.
         counted: name of the second count that `show` displays.
-        verbose: 1 shows a bar at once, "auto" only if the work takes longer than
+        verbose: 1 or 2 shows a bar at once, "auto" only if the work takes longer than
             `SECONDS_BEFORE_A_BAR`, 0 never.
 
     Raises:
@@ -32,7 +32,7 @@ class Progress:
         from tqdm.auto import tqdm
 
         if verbose not in ("auto", 0, 1, 2):
-            raise ValueError(f'verbose is "auto", 0 or 1. Received: {verbose!r}')
+            raise ValueError(f'verbose must be "auto", 0, 1 or 2. Received: {verbose!r}')
         in_terminal = sys.stderr.isatty()
         is_seen_moving = in_terminal or "ipykernel" in sys.modules
         self._start = time.monotonic()

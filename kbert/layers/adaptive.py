@@ -92,7 +92,7 @@ class AdaptiveEmbeddings(keras.layers.Layer):
         segment_ids: Tensor | None = None,
         training: bool = False,
     ) -> Tensor:
-        """Returns embeddings (..., H); there are no segments, so `segment_ids` are ignored."""
+        """Returns the embeddings (..., H) of `token_ids` (...); `segment_ids` are ignored."""
         ids = whole_numbers(token_ids, "token_ids")
         total: Any = 0
         last = len(self.tables) - 1
@@ -182,7 +182,7 @@ class AdaptiveSoftmax(keras.layers.Layer):
         return ops.concatenate(parts, axis=-1)
 
     def losses(self, x: Tensor, targets: Tensor) -> Tensor:
-        """Returns minus the log-probability of each target, without a full row of V for each.
+        """Returns minus the log-probability of each target, without joining the clusters' scores.
 
         Args:
             x: (..., H).
@@ -201,9 +201,11 @@ class AdaptiveSoftmax(keras.layers.Layer):
         return total
 
     def _clusters(self, x: Tensor) -> tuple[Tensor, list]:
-        """Returns log-probabilities of the first entries and of clusters, and within each cluster.
+        """Returns the log-probabilities of x (..., H) in two parts, float32.
 
-        The first tensor is over the entries of the first cluster and the clusters after it.
+        The first part is a tensor (..., n + C) over the n entries of the first cluster and the C
+        other clusters. The second is a list of C tensors (..., n) over the entries of each of
+        these, given the cluster.
         """
         embeddings, x = self._embeddings(), ops.cast(x, "float32")
         head = self._logits(x, 0, self.projection)

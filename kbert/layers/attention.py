@@ -65,6 +65,7 @@ class _Attention(Editable):
     def _scores_in_loop(self, query: Tensor, key: Tensor, bias: Tensor) -> Tensor:
         """Returns scores plus bias for decoding: (B, N, T, S) float32, not normalised yet.
 
+        `query` is (B, N, T, D), `key` (B, N, S, D); the bias broadcasts to the scores or is None.
         Scales the scores, not the query: with a scaled query TensorFlow 2.21 on a CPU fuses scale,
         product and bias (oneDNN's remapper). A loop with a bias from outside then ends without a
         result.
@@ -83,7 +84,11 @@ class _Attention(Editable):
     def _attend(
         self, query: Tensor, key: Tensor, value: Tensor, bias: Tensor, training: bool
     ) -> tuple[Tensor, Tensors]:
-        """Returns outputs (B, T, H), and probabilities before dropout and scores (B, N, T, S)."""
+        """Returns outputs (B, T, H), and a dict of "probabilities" and "scores" (B, N, T, S).
+
+        `query` is (B, N, T, D), `key` and `value` are (B, N, S, D); the bias broadcasts to the
+        scores or is None. Probabilities are those before dropout, scores those without the bias.
+        """
         return self._attend_by(self._scaled_product(query, key), value, bias, training)
 
     def _scaled_product(self, query: Tensor, key: Tensor) -> Tensor:
@@ -93,14 +98,15 @@ class _Attention(Editable):
     def _attend_by(
         self, products: Tensor, value: Tensor, bias: Tensor, training: bool
     ) -> tuple[Tensor, Tensors]:
-        """Like `_attend`, but takes the scores, in the compute dtype."""
+        """Like `_attend`, from scaled scores without bias: (B, N, T, S) in the compute dtype."""
         kept, made = self._kept(products, bias, training)
         return self._outputs(kept, value), made
 
     def _kept(self, products: Tensor, bias: Tensor, training: bool) -> tuple[Tensor, Tensors]:
-        """Returns probabilities after dropout, and a dict with those before it and the scores.
+        """Returns the probabilities after dropout, and the dict that `_attend` returns.
 
-        The scores are float32.
+        `products` (B, N, T, S) are the scores without bias in the compute dtype; the dict has them
+        as float32.
         """
         scores = ops.cast(products, "float32")
         probabilities = self._normalised(_biased(scores, bias))
@@ -132,8 +138,9 @@ class SelfAttention(_Attention):
 
     Query, key and value come from one product. Scores are normalised in float32 under any compute
     dtype. A bias masks positions (see `kbert.layers.bias`); a bias in blocks limits each token to
-    its own block and the two neighbours. The chosen edit has a method `keys_values` that returns
-    keys and values (1, N, G, D), to which every token also attends.
+    its own block and the two neighbours. The chosen edit, if any (see `kbert.layers.slots`), has a
+    method `keys_values` that returns keys and values (1, N, G, D), to which every token also
+    attends.
 
     Args:
         num_heads: number of heads; must divide the width of the input if `head_size` is None.
@@ -231,7 +238,11 @@ class SelfAttention(_Attention):
         positions: Tensor | None,
         shared: Tensors | None,
     ) -> Any:
-        """Returns what `call` does, from queries of x (B, T, H), keys and values (B, N, S, D)."""
+        """Returns the result of `call` for a bias that is not in blocks.
+
+        `query` is (B, N, T, D), `key` and `value` are (B, N, S, D); `x` (B, T, H) only gives the
+        shape of the chosen edit's keys. The other arguments are those of `call`.
+        """
         if positions is not None:
             query, bias = gather_rows(query, positions), gather_rows(bias, positions)
         products = self.products(query, key, positions, shared, training)
@@ -271,7 +282,10 @@ class SelfAttention(_Attention):
         return self._scaled_product(query, key)
 
     def _prefix(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
-        """Returns keys and values (B, N, G, D) of the chosen edit, and their bias (B, 1, T, G)."""
+        """Returns keys and values (B, N, G, D) of the chosen edit, and their bias (B, 1, T, G).
+
+        B and T are those of x (B, T, H), and the bias is 0. Returns None without a chosen edit.
+        """
         chosen = self.chosen
         if chosen is None:
             return None
@@ -292,10 +306,11 @@ class SelfAttention(_Attention):
         training: bool,
         more: tuple[Tensor, Tensor, Tensor] | None = None,
     ) -> Tensor:
-        """Returns outputs (B, T, H) for a bias (B or 1, M, 1, W, 3 W); blocks become a batch.
+        """Returns outputs (B, T, H) for a bias in blocks, (B or 1, M, 1, W, 3 W).
 
-        `more` contains keys and values (B, N, G, D) to which the tokens of every block also attend,
-        and the bias of their scores, (B, 1, T, G).
+        `query`, `key` and `value` are (B, N, T, D); their blocks become a batch. `more` contains
+        keys and values (B, N, G, D) to which the tokens of every block also attend, and the bias of
+        their scores, (B, 1, T, G).
         """
         batch, _, length, _ = ops.shape(query)
         number, size = ops.shape(bias)[1], ops.shape(bias)[3]
@@ -333,25 +348,37 @@ class SelfAttention(_Attention):
         position_ids: Tensor | None,
         training: bool = False,
     ) -> tuple[Tensor, Tensor]:
-        """Returns query and key, rotated if the layer has rotary positions."""
+        """Returns query and key (B, N, T, D), rotated if the layer has rotary positions.
+
+        `position_ids` are (B, T); None = 0, 1, 2 … for the T tokens of x (B, T, H).
+        """
         if self.rotary_base is None:
             return query, key
         cos, sin = rotation(self._places(x, position_ids), self.head_size, self.rotary_base)
         return rotate(query, cos, sin, training), rotate(key, cos, sin, training)
 
     def _places(self, x: Tensor, position_ids: Tensor | None) -> Tensor:
-        """Returns the positions of the tokens: `position_ids` (B, T), or 0, 1, 2 … (T,)."""
+        """Returns the positions of the tokens of x (B, T, H).
+
+        These are `position_ids` (B, T) or, for None, 0, 1, 2 … (T,).
+        """
         return ops.arange(ops.shape(x)[1]) if position_ids is None else position_ids
 
     def prefill(self, x: Tensor, bias: Tensor) -> tuple[Any, dict[str, Any]]:
-        """Like `call`, but the dict contains only "key" and "value", each (B, N, T, D)."""
+        """Like `call` in inference, but the dict contains only "key" and "value" (B, N, T, D).
+
+        It applies neither ALiBi nor the keys and values of the chosen edit.
+        """
         query, key, value = self._project(x)
         query, key = self._turned(x, query, key, None)
         outputs, *_ = self._attend(query, key, value, bias, training=False)
         return outputs, {"key": key, "value": value}
 
     def empty_cache(self, prompt: dict[str, Any], max_new_tokens: int) -> dict[str, Any]:
-        """Returns an empty KV cache (zeros) for the tokens decoded after those of `prefill`."""
+        """Returns an empty KV cache for the tokens decoded after `prompt`, the dict of `prefill`.
+
+        It has "key" and "value", zeros of the shape (R, N, max_new_tokens, D).
+        """
         rows = ops.shape(prompt["key"])[0]
         shape = (rows, self.num_heads, max_new_tokens, self.head_size)
         return {name: ops.zeros(shape, dtype=self.compute_dtype) for name in ("key", "value")}
@@ -444,7 +471,7 @@ class CrossAttention(_Attention):
         self.output_dense = self._add_dense(hidden_size, input_shape, "output")
 
     def keys_values(self, memory: Tensor) -> dict[str, Any]:
-        """Projects the other sequence (B, S, H) to "key" and "value" (B, N, S, D), once only."""
+        """Returns "key" and "value" (B, N, S, D) of the other sequence, `memory` (B, S, H)."""
         key, value = ops.split(self.key_value(memory), 2, axis=-1)
         return {"key": self._split_heads(key), "value": self._split_heads(value)}
 
@@ -467,14 +494,21 @@ class CrossAttention(_Attention):
         return self._attend(query, memory["key"], memory["value"], bias, training)
 
     def step(self, x: Tensor, memory: dict[str, Any], bias: Tensor) -> Tensor:
-        """Returns the outputs (R, 1, H) for one more token of each row, (R, 1, H)."""
+        """Returns the outputs (R, 1, H) for one more token of each row, x (R, 1, H).
+
+        `memory` comes from `keys_values`, for R rows. The bias is added to the scores and
+        broadcasts to (R, N, 1, S).
+        """
         query = self._split_heads(self.query(x))
         probabilities = self._normalised(self._scores_in_loop(query, memory["key"], bias))
         return self._outputs(probabilities, memory["value"])
 
 
 def _with_rows(blocks: Tensor, rows: Tensor) -> Tensor:
-    """Appends the same rows to each block: (B, N, M, S, D), (B, N, G, D) -> (B, N, M, S + G, D)."""
+    """Returns blocks (B, N, M, S, D) with the same `rows` (B, N, G, D) appended to each.
+
+    The result is (B, N, M, S + G, D).
+    """
     batch, heads, number, _, width = ops.shape(blocks)
     shape = (batch, heads, number, ops.shape(rows)[2], width)
     return ops.concatenate([blocks, ops.broadcast_to(rows[:, :, None], shape)], axis=-2)

@@ -154,7 +154,11 @@ def _layer_bias(
 
 
 def _near(queries: Tensor, keys: Tensor, reach: int | None, causal: bool) -> Tensor:
-    """Whether keys are within `reach` of queries and, if causal, not after them."""
+    """Whether each key is at most `reach` tokens from the query and, if causal, not after it.
+
+    `queries` and `keys` are positions that broadcast to the shape of the result, such as (T, 1) and
+    (1, T). `reach` None = any distance.
+    """
     before = queries - keys
     if not causal:
         return ops.ones_like(before, "bool") if reach is None else ops.abs(before) <= reach
@@ -162,7 +166,10 @@ def _near(queries: Tensor, keys: Tensor, reach: int | None, causal: bool) -> Ten
 
 
 def _or_not_causal(seen: Tensor, causal_mask: Tensor) -> Tensor:
-    """Limits causal tokens to `seen`; other tokens attend to everything."""
+    """Whether a token may attend to a key: causal tokens only where `seen`, others everywhere.
+
+    `causal_mask` is 1 for causal tokens; it broadcasts with `seen`.
+    """
     return ops.logical_or(seen, causal_mask == 0)
 
 
@@ -197,7 +204,7 @@ def neighbour_blocks(x: Tensor, size: Tensor) -> Tensor:
 
 
 def causal_bias(length: Tensor) -> Tensor:
-    """Returns the bias that masks later tokens: (1, 1, T, T) float32.
+    """Returns the bias that masks later tokens: (1, 1, T, T) float32; T is `length`.
 
     Example:
         >>> ops.convert_to_numpy(causal_bias(2))[0, 0].tolist()
@@ -208,7 +215,7 @@ def causal_bias(length: Tensor) -> Tensor:
 
 
 def prompt_bias(bias: Tensor, places: Tensor, window: int | None) -> Tensor:
-    """Masks the keys of a prompt that are outside of the window of one later token.
+    """Returns a prompt's bias that also masks keys outside of the window of one later token.
 
     Args:
         bias: (R, 1, 1, P), padding bias of the prompt.
@@ -233,7 +240,8 @@ def prompt_bias(bias: Tensor, places: Tensor, window: int | None) -> Tensor:
 def decoded_bias(length: int, t: Tensor, window: int | None = None) -> Tensor:
     """Returns the bias (1, 1, 1, length) that masks all but the first t + 1 of `length` tokens.
 
-    With a `window`, only the last `window` of these tokens are attended to.
+    `t` is the index of the token that attends. With a `window`, only the last `window` of these
+    t + 1 tokens are attended to.
 
     Example:
         >>> ops.convert_to_numpy(decoded_bias(3, 1))[0, 0, 0].tolist()

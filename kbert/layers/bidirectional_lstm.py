@@ -147,7 +147,11 @@ class BidirectionalLSTM(keras.layers.Layer):
         return outputs, ops.stack(states)
 
     def _read(self, weights: Any, x: Tensor, mask: Tensor, state: Any) -> Any:
-        """Runs one layer in one direction: (T, B, P), state (B, U + P) -> the same shapes."""
+        """Runs one layer in one direction over x (T, B, P); returns outputs (T, B, P) and state.
+
+        `weights` is a `ProjectedCell`, `mask` (T, B, 1) true for words or None, and `state`
+        (B, U + P) the cell and hidden state before the first word.
+        """
         hidden_states, cell, hidden = projected_lstm(
             x,
             ops.cast(weights.kernel, self.compute_dtype),
@@ -217,7 +221,11 @@ class ProjectedCell(keras.layers.Layer):
 
 
 def _check_shape(name: str, shape: Shape, rule: Sequence[int | str]) -> None:
-    """Raises if `shape` does not fit `rule`: numbers must match, words allow any size."""
+    """Raises ValueError if the shape of the argument `name` does not fit `rule`.
+
+    `rule` has an entry for each axis: a number must match, a word allows any size. An unknown size
+    (None) fits every number.
+    """
     fits = len(shape) == len(rule) and all(
         isinstance(wanted, str) or size in (None, wanted)
         for size, wanted in zip(shape, rule, strict=True)

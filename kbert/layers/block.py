@@ -24,9 +24,10 @@ class Block(Editable):
     and sandwich norm share the same two lines; an omitted slot does nothing. Any layer with the
     same call as the part it replaces works, so another attention needs no flag here.
 
-    The chosen edit may have up to three callables. `attention` and `feed_forward` are applied after
-    the dropout of each part (see `add_and_norm`). The output of `parallel`,
-    `(x, bias, training, positions) -> outputs`, is added to the residual of the feed-forward part.
+    The chosen edit (see `kbert.layers.slots`) may have up to three callables. `attention` and
+    `feed_forward` are applied after the dropout of each part (see `add_and_norm`). The output of
+    `parallel`, `(x, bias, training, positions) -> outputs`, is added to the residual of the
+    feed-forward part.
 
     Args:
         attention: layer, `(x, bias, training) -> (outputs, made)`. An encoder returns
@@ -90,7 +91,7 @@ class Block(Editable):
         position_ids: Tensor | None = None,
         shared: Any = None,
     ) -> Any:
-        """Returns the outputs (B, T, H) for x (B, T, H), and the attention's second result.
+        """Returns the outputs (B, T, H) for x (B, T, H), and the attention's dict `made` or None.
 
         `bias` is added to the attention scores. With `positions` (B, P) only those tokens are
         computed and the results have P rows instead of T: for the last block of a model whose other
@@ -117,12 +118,12 @@ class Block(Editable):
 
     @property
     def takes_positions(self) -> bool:
-        """False if `call` of the block or of a custom attention has no argument `positions`."""
+        """Whether both `call` of the block and `call` of its attention accept `positions`."""
         calls = (self.call, self.attention.call)
         return all("positions" in inspect.signature(call).parameters for call in calls)
 
     def prefill(self, x: Tensor, bias: Tensor) -> tuple[Any, dict[str, Any]]:
-        """Like `call`, but the second result is the keys and values of the attention."""
+        """Like `call` in inference; the second result has "key" and "value" of the attention."""
         x, keys_values = self._attended(x, lambda x: self.attention.prefill(x, bias))
         return self._forwarded(x), keys_values
 
@@ -135,7 +136,10 @@ class Block(Editable):
         t: Tensor,
         **options: Any,
     ) -> tuple[Any, dict[str, Any]]:
-        """Computes one more token of each row, (R, 1, H), see `SelfAttention.step`."""
+        """Returns the outputs for one more token of each row, x (R, 1, H), and the KV cache.
+
+        Arguments, shapes and the cache `decoded` are those of `SelfAttention.step`.
+        """
         x, decoded = self._attended(
             x, lambda x: self.attention.step(x, prompt, bias, decoded, t, **options)
         )
@@ -152,7 +156,11 @@ class Block(Editable):
         training: bool = False,
         positions: Tensor | None = None,
     ) -> Tensor:
-        """Returns the output of the attention with its residual, and `attend`'s second result."""
+        """Returns the output of the attention with its residual, and `attend`'s second result.
+
+        `attend` maps the normalised x (B, T, H) to (outputs, second result). With `positions`
+        (B, P) its outputs have P rows, and only these rows of x are added.
+        """
         outputs, attention = attend(self.attention_input_norm(x))
         if positions is not None:
             x = gather_positions(x, positions)
@@ -168,7 +176,10 @@ class Block(Editable):
         return getattr(self.chosen, part, None)
 
     def _aside(self, x: Tensor, *context: Any) -> tuple[Tensor, ...]:
-        """Returns the output of the chosen edit's `parallel`, or nothing without one."""
+        """Returns a tuple with the output of the chosen edit's `parallel`; () without one.
+
+        `context` is passed on to `parallel`: bias, training and positions.
+        """
         parallel = self._behind("parallel")
         return () if parallel is None else (parallel(x, *context),)
 
@@ -247,9 +258,10 @@ class CrossBlock(Block):
     def prefill(  # type: ignore[override]
         self, x: Tensor, bias: Tensor, memory: Tensor, memory_bias: Tensor
     ) -> tuple[Any, dict[str, Any]]:
-        """Like `call`, but the second and last result is the keys and values of both attentions.
+        """Like `call` in inference, but returns only the outputs and a dict for `step`.
 
-        Those of the other sequence are under "memory".
+        The dict has "key" and "value" of the self-attention, and under "memory" those of the other
+        sequence.
         """
         x, keys_values = self._attended(x, lambda x: self.attention.prefill(x, bias))
         memory = self.cross_attention.keys_values(memory)
@@ -265,14 +277,21 @@ class CrossBlock(Block):
         t: Tensor,
         memory_bias: Tensor,
     ) -> tuple[Any, dict[str, Any]]:
-        """Computes one more token of each row, (R, 1, H); `prompt` is from `prefill`."""
+        """Returns the outputs for one more token of each row, x (R, 1, H), and the KV cache.
+
+        `prompt` is the dict of `prefill`, and `memory_bias` is added to the scores of the other
+        sequence. The other arguments are those of `SelfAttention.step`.
+        """
         x, decoded = self._attended(x, lambda x: self.attention.step(x, prompt, bias, decoded, t))
         memory = prompt["memory"]
         x, _ = self._crossed(x, lambda x: (self.cross_attention.step(x, memory, memory_bias), None))
         return self._forwarded(x), decoded
 
     def _crossed(self, x: Tensor, attend: Callable, training: bool = False) -> Tensor:
-        """Returns the output of the cross-attention with its residual, and its second result."""
+        """Returns the output of the cross-attention with its residual, and a second result.
+
+        `attend` maps the normalised x (B, T, H) to (outputs (B, T, H), second result).
+        """
         outputs, attention = attend(self.cross_attention_input_norm(x))
         x = add_and_norm(x, outputs, self.dropout, self.cross_attention_norm, training)
         return x, attention

@@ -17,7 +17,10 @@ from kbert.layers.slots import Editable
 
 
 def kernel_initializer(sigma: float | None) -> keras.initializers.Initializer:
-    """Returns a truncated normal with that sigma, or Glorot & Bengio's (2010) uniform for None."""
+    """Returns the initialiser of a kernel: a truncated normal with standard deviation `sigma`.
+
+    For None it is Glorot and Bengio's (2010) uniform distribution.
+    """
     if sigma is None:
         return keras.initializers.GlorotUniform()
     return keras.initializers.TruncatedNormal(stddev=sigma)
@@ -26,8 +29,9 @@ def kernel_initializer(sigma: float | None) -> keras.initializers.Initializer:
 class Dense(Editable):
     """`activation(x @ kernel + bias)` over the last axis.
 
-    A permanent edit maps the rows (N, I) and the kernel (I, O) to the two factors of the product.
-    The chosen edit gets the original rows, and its output is added to the product.
+    A permanent edit (see `kbert.layers.slots`) maps the rows (N, I) and the kernel (I, O) to the
+    two factors of the product. The chosen edit gets the original rows, and its output is added to
+    the product.
 
     Args:
         units: width of the output.
@@ -67,7 +71,7 @@ class Dense(Editable):
             self.bias = self.add_weight(name="bias", shape=(self.units,), initializer="zeros")
 
     def call(self, inputs: Tensor, training: bool = False, columns: slice | None = None) -> Tensor:
-        """(..., I) -> (..., O); with `columns`, only these columns of the output are computed."""
+        """Maps inputs (..., I) to outputs (..., O); with `columns`, to these columns only."""
         *leading, width = ops.shape(inputs)
         rows = ops.reshape(inputs, (-1, width))
         outputs = self.product(rows, training=training, columns=columns)  # (N, O)
@@ -76,7 +80,10 @@ class Dense(Editable):
         return ops.reshape(outputs, (*leading, outputs.shape[-1]))  # (..., O)
 
     def product(self, rows: Tensor, training: bool = False, columns: slice | None = None) -> Tensor:
-        """(N, I) -> (N, O): product with the kernel plus bias, with all edits applied."""
+        """Maps rows (N, I) to the product with the kernel plus bias (N, O), with all edits applied.
+
+        With `columns`, only these columns of the output are computed.
+        """
 
         def cut(x: Tensor) -> Tensor:
             return x if columns is None else x[..., columns]

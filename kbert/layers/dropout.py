@@ -57,7 +57,10 @@ class Dropout(keras.layers.Layer):
 
 
 def _tensorflow_dropout(inputs: Tensor, rate: float, seed: Tensor) -> Tensor:
-    """Gets two decisions from each random word: drawing words is most of the cost of dropout."""
+    """Sets a share `rate` of the entries to zero and scales up the rest; `seed` is (2,) int32.
+
+    Each random word of 32 bits decides about two entries: drawing words is most of the cost.
+    """
     import tensorflow as tf
 
     size = tf.size(inputs)
@@ -77,7 +80,10 @@ def _tensorflow_dropout(inputs: Tensor, rate: float, seed: Tensor) -> Tensor:
 
 
 def _seed_of_replica(seed: Tensor) -> Tensor:
-    """Makes a seed differ between replicas: mirrored seeds are equal, but masks must not be."""
+    """Returns a seed (2,) int32 that differs between replicas; with one replica, the same seed.
+
+    Mirrored seeds are equal, but dropout masks must not be.
+    """
     import tensorflow as tf
 
     replica = tf.distribute.get_replica_context()

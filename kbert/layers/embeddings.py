@@ -160,8 +160,8 @@ class Embeddings(Editable):
             x = x + self._segments(segment_ids)
         elif segment_ids is not None:
             raise ValueError(
-                "A model without segments takes no `segment_ids`. "
-                f"Received: segment_ids of shape {tuple(segment_ids.shape)}"
+                "A model without segments does not support `segment_ids`. Received: segment_ids "
+                f"of shape {tuple(segment_ids.shape)}"
             )
         return x
 
@@ -183,7 +183,7 @@ class Embeddings(Editable):
             getattr(self, name).assign(ops.zeros_like(getattr(self, name)))
 
     def base_tables(self) -> dict[str, keras.Variable]:
-        """Returns name of a table -> base table that is added to it; see `add_base`."""
+        """Returns name of a table -> base table that is added to it; {} without `add_base`."""
         if self._base is None:
             return {}
         base = self._base()
@@ -236,7 +236,7 @@ class SharedEmbeddings(keras.layers.Layer):
         dropout: dropout rate.
 
     Raises:
-        ValueError: `source` is not a plain `Embeddings`, such as the embeddings of a part.
+        ValueError: `source` is not an `Embeddings`, or is of a subclass.
 
     Example:
         >>> tables = Embeddings(vocabulary_size=9, embedding_size=4, hidden_size=8,
@@ -254,8 +254,8 @@ class SharedEmbeddings(keras.layers.Layer):
         super().__init__(autocast=False, **kwargs)
         if type(source) is not Embeddings:
             raise ValueError(
-                "A generator shares the tables of BERT's embeddings: other embeddings are not "
-                f"shared. Received: {type(source).__name__}"
+                "A generator can share the tables of BERT's embeddings only. Received: "
+                f"{type(source).__name__}"
             )
         # Inside a function, so that Keras does not count and save the other's weights here.
         self._source = lambda: source

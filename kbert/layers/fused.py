@@ -28,13 +28,16 @@ MIN_WIDTH = 128
 
 
 def fuses(width: int | None, training: bool) -> bool:
-    """Whether a layer of that width uses the functions of this module."""
+    """Whether a layer of `width` columns uses this module: in training, on TensorFlow, from 128 on.
+
+    A width of None, which is unknown, gives False.
+    """
     wide = width is not None and width >= MIN_WIDTH
     return bool(training) and wide and keras.backend.backend() == "tensorflow"
 
 
 def gelu(x: Tensor, approximate: bool) -> Tensor:
-    """Returns the GELU of (..., W), by the error function or, if `approximate`, by tanh."""
+    """Returns the GELU of x (..., W), by the error function or, if `approximate`, by tanh."""
     forward, backward = _gelu(approximate)
 
     @tf.custom_gradient
@@ -45,7 +48,7 @@ def gelu(x: Tensor, approximate: bool) -> Tensor:
 
 
 def dropout(x: Tensor, rate: float, seed: Tensor) -> Tensor:
-    """Sets a share `rate` of (..., W) to zero and scales up the rest; seed (2,) int32."""
+    """Sets a share `rate` of x (..., W) to zero and scales up the rest; `seed` is (2,) int32."""
     dropped = _dropout(rate)
 
     @tf.custom_gradient
@@ -58,7 +61,7 @@ def dropout(x: Tensor, rate: float, seed: Tensor) -> Tensor:
 def layer_norm(
     x: Tensor, gamma: Tensor, beta: Tensor | None, epsilon: float, centred: bool = True
 ) -> Tensor:
-    """Applies layer normalisation to (..., W); gamma and beta are (W,) float32.
+    """Applies layer normalisation to x (..., W); gamma and beta are (W,) float32.
 
     There is no shift if beta is None, and RMS normalisation (no mean) if `centred` is False.
     """
@@ -83,7 +86,11 @@ def dropout_add_norm(
     epsilon: float,
     seed: Tensor | None,
 ) -> Tensor:
-    """Returns `norm(x + dropout(outputs))`, both (..., W); seed may be None if the rate is 0."""
+    """Returns `norm(x + dropout(outputs))`, (..., W): layer normalisation after a residual.
+
+    `gamma` and `beta` are (W,) float32, scale and shift; `rate` is the dropout rate, `epsilon` is
+    added to the variance. `seed` is (2,) int32 and may be None if the rate is 0.
+    """
     forward, backward = _dropout_add_norm(rate, epsilon)
     seed = tf.zeros(2, tf.int32) if seed is None else seed
 
@@ -96,7 +103,10 @@ def dropout_add_norm(
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotates heads (B, N, T, D), see `kbert.layers.positions`; the angles get no gradient."""
+    """Rotates heads x (B, N, T, D) by the angles of `kbert.layers.positions.rotation`.
+
+    `cos` and `sin` get no gradient.
+    """
 
     @tf.custom_gradient
     def call(x: tf.Tensor) -> Any:
@@ -134,7 +144,10 @@ def attention_probabilities(
 
 
 def _sum_to(x: tf.Tensor, shape: tf.Tensor) -> tf.Tensor:
-    """Sums x to `shape`, the gradient of broadcasting; pruned from the graph if unused."""
+    """Returns x summed over the axes along which `shape` was broadcast to it, in that shape.
+
+    This is the gradient of broadcasting; it is pruned from the graph if unused.
+    """
     _, axes = tf.raw_ops.BroadcastGradientArgs(s0=tf.shape(x), s1=shape)
     return tf.reshape(tf.reduce_sum(x, axes), shape)
 
@@ -152,7 +165,7 @@ def _mean(x: tf.Tensor) -> tf.Tensor:
 
 
 def _sum_rows(x: tf.Tensor) -> tf.Tensor:
-    """(..., W) -> (W,)."""
+    """Returns the sum of x (..., W) over all axes but the last, (W,)."""
     return tf.reduce_sum(tf.reshape(x, (-1, x.shape[-1])), axis=0)
 
 
@@ -194,8 +207,9 @@ def _drop(x: tf.Tensor, rate: float, seed: tf.Tensor) -> tf.Tensor:
 
 
 def _kept(shape: tf.Tensor, rate: float, seed: tf.Tensor) -> tf.Tensor:
-    """Returns a dropout mask from a hash of each entry's index; no mask is saved for the gradient.
+    """Returns a dropout mask of `shape`, true for a share 1 - `rate`; `seed` is (2,) int32.
 
+    The mask comes from a hash of each entry's index, so it is not saved for the gradient.
     Multipliers and shifts are those of "lowbias32" (https://github.com/skeeto/hash-prospector). The
     first word of the seed shifts the sequence; the second separates sequences that would otherwise
     differ only by a shift. Only the upper bits matter, so the last shift of the hash is omitted.
@@ -246,7 +260,11 @@ def _norm_gradient(
     gamma: tf.Tensor,
     centred: bool = True,
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Returns the gradients of `total` (in float32), gamma and beta."""
+    """Returns the gradients of `total` (..., W) in float32, gamma (W,) and beta (W,).
+
+    `upstream` (..., W) is the gradient of the normalised output; `mean` and `scale` (..., 1) come
+    from `_normalised`.
+    """
     upstream = _wide(upstream)
     normed = (_wide(total) - mean) * scale
     inner = upstream * gamma

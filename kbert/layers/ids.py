@@ -13,7 +13,7 @@ _NARROW = {"bfloat16": 256, "float16": 2048}
 
 
 def whole_numbers(x: Any, name: str = "ids") -> Any:
-    """Returns ids or a mask as integers; casts booleans, short integers and floats.
+    """Returns ids or a mask as int32 or int64; casts booleans, other integers and floats.
 
     Floats are accepted because Keras revives a subclassed model with float inputs, and
     `keras.layers.Embedding` accepts them too. Half precision rounds ids and raises, except while
@@ -41,8 +41,8 @@ def whole_numbers(x: Any, name: str = "ids") -> Any:
     if dtype in _NARROW and not _infers_shapes():
         raise ValueError(
             f"`{name}` must be integers: {dtype} rounds whole numbers above {_NARROW[dtype]}. A "
-            "model of mixed precision casts floats that it is given: pass int32. "
-            f"Received: {name} of dtype {dtype}"
+            f"mixed-precision model casts its float inputs: pass int32. Received: {name} of dtype "
+            f"{dtype}"
         )
     check_whole(name, x)
     return ops.cast(x, "int32")
@@ -51,7 +51,8 @@ def whole_numbers(x: Any, name: str = "ids") -> Any:
 def check_whole(name: str, x: Any) -> None:
     """Raises ValueError for floats that are not whole numbers, if their values are known.
 
-    Without this check a cast would turn 0.5 in a mask into 0.
+    `name` is the name of the input x, for the error message. Without this check a cast would turn
+    0.5 in a mask into 0.
     """
     values = known_values(x)
     if values is None or values.dtype.kind != "f":
@@ -125,7 +126,7 @@ def assert_ids(name: str, ids: Any, rows: int | None) -> Any:
 
 
 def known_values(x: Any) -> np.ndarray | None:
-    """Returns the values of an array or an eager tensor; None for a symbolic tensor."""
+    """Returns the values of a NumPy array or an eager tensor; None for a symbolic tensor."""
     if isinstance(x, np.ndarray):
         return x
     backend = keras.backend.backend()
@@ -151,7 +152,7 @@ def known_values(x: Any) -> np.ndarray | None:
 
 
 def take_rows(table: Any, ids: Tensor) -> Tensor:
-    """Looks up rows of a table (R, E) by ids (...) -> (..., E).
+    """Returns the rows (..., E) of a table (R, E) for ids (...).
 
     `keras.ops.take` counts negative ids from the end of the table. TensorFlow's own gather needs
     fewer operations, and its CPU kernel raises for any id outside of the table.

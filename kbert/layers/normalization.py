@@ -18,8 +18,8 @@ class LayerNorm(Editable):
     Mean and variance are computed in float32 under any compute dtype: bfloat16 has 8 bits, too
     few for a sum over the width. (Ba et al. 2016, https://arxiv.org/abs/1607.06450.)
 
-    The chosen edit has a method `scale_and_shift` that maps this layer's gamma and beta to new
-    ones.
+    The chosen edit, if any (see `kbert.layers.slots`), has a method `scale_and_shift` that maps
+    this layer's gamma and beta to new ones.
 
     Args:
         epsilon: number added to the variance.
@@ -48,7 +48,7 @@ class LayerNorm(Editable):
 
     @property
     def scale_and_shift(self) -> tuple[Any, Any]:
-        """Gamma and beta, (W,) each; beta is None if the layer has no shift."""
+        """Scale (gamma) and shift (beta) in use, (W,) each; beta is None if there is no shift."""
         chosen, own = self.chosen, (self.gamma, self.beta)
         return own if chosen is None else chosen.scale_and_shift(*own)
 
@@ -82,7 +82,7 @@ def add_and_norm(
         dropout: a layer, `(x, training) -> x`.
         norm: a layer, `x -> x`.
         training: whether dropout is active.
-        behind: Function applied after the dropout, `(outputs, x, norm) -> outputs`; or None.
+        behind: function applied after the dropout, `(outputs, x, norm) -> outputs`; or None.
 
     Returns:
         (..., W). Dropout and normalisation layers of this package run fused, see `fused`.

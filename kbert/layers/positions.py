@@ -38,7 +38,7 @@ def sinusoids(max_positions: int, hidden_size: int) -> np.ndarray:
 
 
 class _Positions(keras.layers.Layer):
-    """Base of both position layers: adds rows of a table (M, H), by id or from the first on."""
+    """Base of both position layers: adds rows of a table (M, H) to embeddings (B, T, H)."""
 
     def __init__(self, max_positions: int, hidden_size: int, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -179,7 +179,9 @@ def rotation(places: Tensor, head_size: int, base: float) -> tuple[Tensor, Tenso
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor, training: bool = False) -> Tensor:
-    """Rotates heads (B, N, T, D) by a `rotation`, in float32; entry i is paired with i + D / 2.
+    """Rotates heads x (B, N, T, D) by the angles of `rotation`, in float32; the dtype stays.
+
+    Entry i is paired with entry i + D / 2. `training` allows the fused operation.
 
     Example:
         >>> cos, sin = rotation(ops.arange(2), 2, base=10_000.0)
@@ -311,10 +313,10 @@ def relative_shift_rows(x: Tensor, positions: Tensor, length: Tensor) -> Tensor:
 
 
 def check_length(length: Tensor, max_positions: int) -> Tensor:
-    """Returns the length; raises ValueError if it exceeds `max_positions`.
+    """Returns the length of a sequence; raises if it is above `max_positions`.
 
-    A length that is only known in a graph is checked there on TensorFlow, and not on other
-    backends.
+    A known length raises ValueError at once. An unknown length is checked in the graph, on
+    TensorFlow only.
     """
     rule = f"A sequence must not be longer than max_positions={max_positions}."
     if isinstance(length, int):

@@ -28,8 +28,9 @@ def run_layer(
     select: Callable[[Any], Any] = lambda outputs: outputs,
     **options: Any,
 ) -> Any:
-    """Runs a layer; in `recomputation` and in training only its inputs are saved.
+    """Runs a layer; in training within `recomputation`, only its inputs are saved.
 
+    `kbert.core.contexts.recomputation` is a context; the backward pass then runs the layer again.
     The layer must read nothing but its inputs and its own variables, and must return tensors.
 
     Args:
@@ -83,7 +84,7 @@ def run_layer(
 
 
 def as_stored(variables: Sequence[keras.Variable]) -> list[Tensor]:
-    """Reads variables without the cast that surrounding layers in half precision would apply.
+    """Returns the variables' values without the cast of surrounding layers in half precision.
 
     The casts then happen in the recomputed part, and no cast copy of the weights is saved.
     """
@@ -91,7 +92,10 @@ def as_stored(variables: Sequence[keras.Variable]) -> list[Tensor]:
 
 
 def note_recomputed(names: Iterable[str]) -> None:
-    """Adds layers that are always recomputed to the list of `recomputation`."""
+    """Adds names of layers that are always recomputed to the list that `recomputation` yields.
+
+    Does nothing outside of that context.
+    """
     run = recomputed_layers()
     if run is not None:
         run.extend(names)
@@ -113,7 +117,7 @@ def _engine() -> Callable[[_Function, list[Tensor], list[Tensor]], tuple[Any, li
     backend = keras.backend.backend()
     if backend not in engines:
         raise NotImplementedError(
-            "Layers are recomputed with KERAS_BACKEND=tensorflow or jax, as training runs. "
+            "Recomputing layers requires KERAS_BACKEND=tensorflow or jax, as training does. "
             f"Received: KERAS_BACKEND={backend}"
         )
     return engines[backend]
@@ -130,7 +134,10 @@ def _on_jax(
 def _on_tensorflow(
     function: _Function, values: list[Tensor], tensors: list[Tensor]
 ) -> tuple[Any, list[Tensor]]:
-    """Like `tf.recompute_grad`, which also differentiates by integers and copies each weight."""
+    """Calls `function(values, tensors)`, and calls it again to compute its gradient.
+
+    `tf.recompute_grad` would also differentiate by integers and copy each weight.
+    """
     import tensorflow as tf
 
     number = len(values)
@@ -163,12 +170,13 @@ def _on_tensorflow(
 
 
 def after(upstream: Sequence[Any], kept: Sequence[Any], weights: int) -> list[Any]:
-    """Delays the saved tensors until there is a gradient; else all layers would recompute at once.
+    """Returns the saved tensors `kept`, delayed until the gradient `upstream` is computed.
 
-    A control dependency delays TensorFlow's executor. It also keeps the graph optimiser from
-    merging the operations with equal ones of the forward pass. XLA ignores control dependencies;
-    there a summand has both effects, which is 0 unless the gradient is NaN. The first `weights`
-    tensors get no summand: nothing large is computed from weights alone.
+    Otherwise all layers would be recomputed at once. A control dependency delays TensorFlow's
+    executor. It also keeps the graph optimiser from merging the operations with equal ones of the
+    forward pass. XLA ignores control dependencies; there a summand has both effects, which is 0
+    unless the gradient is NaN. The first `weights` tensors get no summand: nothing large is
+    computed from weights alone.
     """
     import tensorflow as tf
 

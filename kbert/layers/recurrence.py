@@ -66,7 +66,7 @@ def projected_lstm(
 
 
 class _Recurrence:
-    """Forward and backward pass for one mask and one pair of bounds."""
+    """Forward and backward pass of `projected_lstm` for one mask and one pair of bounds."""
 
     def __init__(
         self, mask: Tensor, cell_clip: float | None, projection_clip: float | None
@@ -84,7 +84,10 @@ class _Recurrence:
         cell: Tensor,
         hidden: Tensor,
     ) -> Any:
-        """Returns the results, and the tensors of each step that `backward` needs."""
+        """Returns the three results of `projected_lstm`, and a list of sequences for `backward`.
+
+        The sequences are outputs of `scan`: gates, states and clipping flags of each step.
+        """
         steps, rows, width = ops.shape(inputs)
         units, projected = projection.shape
         dtype = keras.backend.standardize_dtype(inputs.dtype)
@@ -147,7 +150,11 @@ class _Recurrence:
         saved: Tensor,
         upstream: Tensor,
     ) -> Any:
-        """Returns the gradients of the six tensor arguments of `projected_lstm`."""
+        """Returns the gradients of the six tensor arguments of `projected_lstm`.
+
+        `hidden` (B, P) is the state before the first step, `states` (T, B, P) are those after each;
+        `saved` comes from the forward pass. `upstream` has the gradients of the three results.
+        """
         if len(upstream) == 1:  # JAX passes one tuple
             (upstream,) = upstream
         steps, rows, width = ops.shape(inputs)

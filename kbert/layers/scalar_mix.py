@@ -50,7 +50,7 @@ class ScalarMix(keras.layers.Layer):
         count = len(input_shape) if _is_nested(input_shape) else input_shape[0]
         if count is None or count < 1:
             raise ValueError(
-                "A mix is of a list of hidden states, or of a tensor with their known number as "
+                "A mix requires a list of hidden states, or a tensor with their known number as "
                 f"its first axis. Received: shape {input_shape}"
             )
         self.scalars = self.add_weight(

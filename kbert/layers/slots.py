@@ -36,12 +36,12 @@ class Switch:
 
     @property
     def current(self) -> str | None:
-        """The name of the edit that is chosen in this context, or None."""
+        """Name of the edit chosen by the innermost `using`, or else `active`; None = no edit."""
         return _CHOSEN.get().get(self, self.active)
 
     @contextlib.contextmanager
     def using(self, name: str | None) -> Iterator[None]:
-        """Chooses the edit `name`, or none, within a context."""
+        """Chooses the edit `name` instead of `active` within a context; None = the base model."""
         token = _CHOSEN.set({**_CHOSEN.get(), self: name})
         try:
             yield
@@ -50,7 +50,10 @@ class Switch:
 
 
 def choosing_as_now() -> Callable[[], contextlib.AbstractContextManager]:
-    """Returns a function whose contexts restore the current choice of edits, for recomputation."""
+    """Returns a function that creates a context with the edits that are chosen now.
+
+    Recomputation enters it in the backward pass, when other edits may be chosen.
+    """
     now = _CHOSEN.get()
 
     @contextlib.contextmanager
@@ -95,9 +98,9 @@ class Editable(keras.layers.Layer):
         """Adds an edit after the existing ones and builds it.
 
         Args:
-            edit: Layer that this layer calls; its name becomes the name of its attribute here.
-            shape: Shape that the edit is built with.
-            switch: Switch of the model, shared by all of its slots, that activates the edit;
+            edit: layer that this layer calls; its name becomes the name of its attribute here.
+            shape: shape that the edit is built with.
+            switch: switch of the model, shared by all of its slots, that activates the edit;
                 None = the edit always acts.
         """
         with contextlib.ExitStack() as scopes:  # weights are saved by their paths
@@ -113,7 +116,7 @@ class Editable(keras.layers.Layer):
             self._switch = switch
 
     def remove_edit(self, name: str) -> None:
-        """Removes an edit from the slot, if it is there."""
+        """Removes the edit called `name` from this layer; does nothing if there is none."""
         layer = getattr(self, name, None)
         if layer is None:
             return
@@ -126,18 +129,21 @@ class Editable(keras.layers.Layer):
 
     @property
     def edits(self) -> list[keras.layers.Layer]:
-        """The edits that always act, in their order."""
+        """The permanent edits, which always act, in the order in which they were added."""
         return [getattr(self, name) for name in self._edit_names]
 
     @property
     def chosen(self) -> Any:
-        """The edit that is chosen in this context, or None."""
+        """The switched edit of this layer that the model's `Switch` names now; None = no edit."""
         current = None if self._switch is None else self._switch.current
         return None if current is None else getattr(self, current, None)
 
     @contextlib.contextmanager
     def _unlocked(self) -> Iterator[None]:
-        """Unlocks the tracker: Keras forbids new layers in a built one; its LoRA does the same."""
+        """Allows to add and remove sublayers within a context, which Keras forbids once built.
+
+        Keras' own LoRA unlocks the tracker in the same way.
+        """
         self._tracker.unlock()
         try:
             yield

@@ -54,18 +54,18 @@ class TokenEmbeddings(keras.layers.Layer):
         )
 
     def call(self, token_ids: Tensor) -> Tensor:
-        """(B, T) -> (B, T, H)."""
+        """Maps token ids (B, T) to embeddings (B, T, H), multiplied by `scale`."""
         rows = take_rows(self.token, whole_numbers(token_ids, "token_ids"))
         x = ops.cast(rows, self.compute_dtype)
         return x if self.scale == 1.0 else x * ops.cast(self.scale, x.dtype)
 
     def logits(self, x: Tensor) -> Tensor:
-        """(…, H) -> (…, V) float32."""
+        """Returns the logits (…, V) float32 of hidden states x (…, H): products with the table."""
         return tied_logits(x, self.token)
 
 
 def tied_logits(x: Tensor, table: Tensor) -> Tensor:
-    """Returns products with the rows of a token table: (…, H), (V, H) -> (…, V) float32."""
+    """Returns the products (…, V) float32 of x (…, H) with the rows of a token table (V, H)."""
     *leading, width = ops.shape(x)
     # float32 under any policy: bfloat16 would round each logit to eight bits.
     x = ops.cast(ops.reshape(x, (-1, width)), "float32")

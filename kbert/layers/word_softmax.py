@@ -136,19 +136,25 @@ class LogUniformSampler:
         if not 0 < draws < vocabulary_size:
             raise ValueError(
                 "A sample must have at least one word and fewer than the vocabulary of "
-                f"{vocabulary_size}; with as many, take the whole softmax. Received: {draws}"
+                f"{vocabulary_size}; for all words, use the whole softmax. Received: {draws}"
             )
         self.vocabulary_size = vocabulary_size
         self.draws = draws
         self.certain = next(i for i in range(draws) if self._draws_of(i, i) <= 1)
 
     def _draws_of(self, word: int, certain: int) -> float:
-        """Returns the expected count of `word` if the first `certain` words are not drawn."""
+        """Returns the expected count of `word` in the draws after the first `certain` words.
+
+        Those words are in every sample, and the other `draws - certain` are drawn.
+        """
         span = math.log((self.vocabulary_size + 1) / (certain + 1))
         return (self.draws - certain) * math.log((word + 2) / (word + 1)) / span
 
     def draw(self, seed_generator: keras.random.SeedGenerator) -> Tensor:
-        """Returns a sample (S,) int32: the certain words, then the drawn ones in rising order."""
+        """Returns a sample of word ids (S,) int32, in rising order; S is `draws`.
+
+        The first `certain` words are in every sample. A drawn word may occur twice.
+        """
         rest = self.draws - self.certain
         places = ops.arange(rest, dtype="float32")
         places = (places + keras.random.uniform((rest,), seed=seed_generator)) / rest
@@ -159,7 +165,7 @@ class LogUniformSampler:
         return ops.concatenate([ops.arange(self.certain, dtype="int32"), drawn])
 
     def log_expected(self, ids: Tensor) -> Tensor:
-        """Returns the logarithm of the expected count of each of `ids` in a sample."""
+        """Returns the logarithm of each word's expected count in a sample: float32, as `ids`."""
         ids = ops.cast(ids, "float32")
         span = math.log((self.vocabulary_size + 1) / (self.certain + 1))
         draws = (self.draws - self.certain) * ops.log1p(1 / (ids + 1)) / span

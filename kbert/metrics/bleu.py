@@ -64,7 +64,7 @@ def bleu(
     streams = _streams(hypotheses, references)
     tokenizers = sorted(BLEU.TOKENIZERS)
     if tokenize not in tokenizers:
-        raise ValueError(f"tokenize is one of {', '.join(tokenizers)}. Received: {tokenize!r}")
+        raise ValueError(f"tokenize must be one of {', '.join(tokenizers)}. Received: {tokenize!r}")
     # `force`: no warning for each text that looks tokenised already.
     metric = BLEU(lowercase=lowercase, tokenize=tokenize, force=True)
     result = metric.corpus_score(list(hypotheses), streams)
@@ -103,9 +103,12 @@ def chrf(hypotheses: Sequence[str], references: Sequence[str] | Sequence[Sequenc
 def _streams(
     hypotheses: Sequence[str], references: Sequence[str] | Sequence[Sequence[str]]
 ) -> list[list[str]]:
-    """Transposes references for sacrebleu: the first of every hypothesis, then the second …."""
+    """Returns lists of N references for sacrebleu: the first of every hypothesis, the second, ….
+
+    Raises ValueError for no texts, unequal numbers of texts, or values that are not strings.
+    """
     if isinstance(hypotheses, str) or isinstance(references, str):
-        raise ValueError("Hypotheses and references are lists of texts. Received: one text")
+        raise ValueError("Hypotheses and references must be lists of texts. Received: one text")
     if len(hypotheses) != len(references) or not len(hypotheses):
         raise ValueError(
             "There must be as many references as hypotheses, and at least one. "
@@ -116,7 +119,7 @@ def _streams(
         texts = [hypotheses[number], *row] if isinstance(row, Sequence) else [row]
         if not all(isinstance(text, str) for text in texts):
             raise ValueError(
-                "A hypothesis is a string, a reference a string or a list of strings. "
+                "A hypothesis must be a string, and a reference a string or a list of strings. "
                 f"Received: {hypotheses[number]!r:.60} and {references[number]!r:.60} at {number}"
             )
     sizes = sorted({len(row) for row in rows})

@@ -8,12 +8,15 @@ _KINDS = {"b": "integers", "i": "integers", "u": "integers", "f": "numbers", "U"
 
 
 def paired(labels: Values, predictions: Values) -> tuple[np.ndarray, np.ndarray]:
-    """Returns both as non-empty arrays of the same shape, both names or both finite numbers."""
+    """Returns labels and predictions as arrays; raises ValueError if they do not match.
+
+    They must be non-empty, of the same shape, and both names or both finite numbers.
+    """
     labels, predictions = array("labels", labels), array("predictions", predictions)
     if labels.shape != predictions.shape or not labels.size:
         raise ValueError(
-            "Labels and predictions must have one shape with at least one entry. "
-            f"Received: {labels.shape} and {predictions.shape}"
+            "Labels and predictions must have the same shape, with at least one entry. Received: "
+            f"{labels.shape} and {predictions.shape}"
         )
     kinds = _KINDS[labels.dtype.kind], _KINDS[predictions.dtype.kind]
     if "names" in kinds and len(set(kinds)) > 1:
@@ -25,10 +28,14 @@ def paired(labels: Values, predictions: Values) -> tuple[np.ndarray, np.ndarray]
 
 
 def array(what: str, values: Values) -> np.ndarray:
-    """Converts names, integers or finite numbers to an array, never silently to text."""
+    """Returns names, integers or finite numbers as an array, never converting numbers to text.
+
+    Raises ValueError for a scalar, a mix of names and numbers, NaN or infinity; `what` names the
+    values in the message.
+    """
     converted = np.asarray(values)
     if converted.ndim == 0:
-        raise ValueError(f"The {what} must be a sequence, one entry a row. Received: {values!r}")
+        raise ValueError(f"The {what} must be a sequence, one entry per row. Received: {values!r}")
     if converted.dtype.kind == "V":  # bfloat16 and other extension types
         converted = converted.astype(np.float32)
     mixed = converted.dtype.kind == "U" and not all(isinstance(value, str) for value in values)
@@ -46,7 +53,10 @@ def array(what: str, values: Values) -> np.ndarray:
 
 
 def indicators(what: str, values: Values) -> np.ndarray:
-    """Returns an int64 array of 0 and 1."""
+    """Returns values as an int64 array; raises ValueError if one is neither 0 nor 1.
+
+    `what` names the values in the error message.
+    """
     converted = array(what, values)
     if not np.isin(converted, (0, 1)).all():
         raise ValueError(

@@ -64,8 +64,8 @@ def f1(labels: Values, predictions: Values, *, positive: str | int = 1) -> float
     labels, predictions = _classes(labels, predictions)
     if isinstance(positive, str) != (labels.dtype.kind == "U"):
         raise ValueError(
-            "The positive class is a name where labels are names, else an integer. "
-            f"Received: positive={positive!r} for the classes {np.unique(labels)[:5].tolist()}"
+            "The positive class must be a name if labels are names, else an integer. Received: "
+            f"positive={positive!r} for the classes {np.unique(labels)[:5].tolist()}"
         )
     hits = np.sum((labels == positive) & (predictions == positive))
     total = np.sum(labels == positive) + np.sum(predictions == positive)
@@ -91,14 +91,17 @@ def _classes(labels: Values, predictions: Values) -> tuple[np.ndarray, np.ndarra
     labels, predictions = paired(labels, predictions)
     if labels.ndim != 1 or "f" in (labels.dtype.kind, predictions.dtype.kind):
         raise ValueError(
-            "Classes are one name or integer a row. Received: "
-            f"{labels.dtype} {labels.shape} and {predictions.dtype} {predictions.shape}"
+            f"Classes must be one name or integer per row. Received: {labels.dtype} "
+            f"{labels.shape} and {predictions.dtype} {predictions.shape}"
         )
     return labels, predictions
 
 
 def _counts(labels: Values, predictions: Values) -> tuple[np.ndarray, ...]:
-    """Counts rows of each class that occurs, (K,): correctly predicted, labelled, predicted."""
+    """Returns three counts of rows for each class that occurs, float64 (K,) each.
+
+    These are the rows predicted correctly as the class, labelled with it, and predicted as it.
+    """
     labels, predictions = _classes(labels, predictions)
     classes, index = np.unique(np.concatenate([labels, predictions]), return_inverse=True)
     labels, predictions = np.split(index, 2)

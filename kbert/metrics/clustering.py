@@ -35,11 +35,11 @@ def v_measure(labels: Values, vectors: Values, *, seed: int = 0) -> float:
     labels, vectors = array("labels", labels), array("vectors", vectors)
     if labels.ndim != 1 or vectors.ndim != 2 or len(labels) != len(vectors) or not vectors.size:
         raise ValueError(
-            "Each label, one or more, has a vector. Received: labels of shape "
-            f"{labels.shape} and vectors of shape {vectors.shape}"
+            "There must be one vector for each label, and at least one label. Received: labels "
+            f"of shape {labels.shape} and vectors of shape {vectors.shape}"
         )
     if labels.dtype.kind == "f":
-        raise ValueError(f"Labels are names or integers. Received: {labels.dtype}")
+        raise ValueError(f"Labels must be names or integers. Received: {labels.dtype}")
     clusters = len(np.unique(labels))
     cluster = optional("sklearn.cluster", "sklearn", "The v-measure")
     metrics = optional("sklearn.metrics", "sklearn", "The v-measure")

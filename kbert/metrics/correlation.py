@@ -46,8 +46,8 @@ def _correlation(statistic: Callable[..., float], labels: Values, predictions: V
     labels, predictions = paired(labels, predictions)
     if labels.ndim != 1 or labels.dtype.kind == "U":
         raise ValueError(
-            "A correlation is of one number a row. Received: "
-            f"{labels.dtype} {labels.shape} and {predictions.dtype} {predictions.shape}"
+            f"A correlation requires one number per row. Received: {labels.dtype} {labels.shape} "
+            f"and {predictions.dtype} {predictions.shape}"
         )
     columns = labels.astype(np.float64), predictions.astype(np.float64)
     if any((column == column[0]).all() for column in columns):

@@ -101,7 +101,7 @@ class EntityReport:
 
     @property
     def scores(self) -> dict[str, float]:
-        """`overall`, "macro_f1" (mean over the types) and "f1_<type>" of each type."""
+        """Name -> score: those of `overall`, "macro_f1" (mean over types), "f1_<type>" of each."""
         macro = float(self.f1.mean()) if self.types else 0.0
         each = {f"f1_{name}": float(f1) for name, f1 in zip(self.types, self.f1, strict=True)}
         return {**self.overall, "macro_f1": macro, **each}
@@ -173,7 +173,11 @@ def entity_report(
 def _spans(
     sentences: Sequence[Sequence[str]], scheme: str | None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns types (E,) strings, starts and ends (E,) of entities, in words of all sentences."""
+    """Returns the types of all entities (E,), and the words where they start and end (E,).
+
+    `sentences` contain the label of each word. Words are numbered through all sentences, ends are
+    exclusive, and `scheme` is that of `entity_spans`.
+    """
     number: dict[str, int] = {}
     words = [number.setdefault(label, len(number)) for labels in sentences for label in labels]
     prefixes, types = _parsed(number, scheme)
@@ -195,16 +199,21 @@ def _spans(
 
 
 def _parsed(names: Iterable[str], scheme: str | None) -> tuple[list[str], list[str]]:
-    """Returns the prefix of each label, converted to BIOES, and its type."""
+    """Returns the prefix of each label, converted to BIOES ("O" outside), and its type.
+
+    Raises ValueError for an unknown scheme, or a label that is not of the scheme.
+    """
     if scheme is not None and scheme not in _PREFIXES:
-        raise ValueError(f"scheme is one of {', '.join(_PREFIXES)} or None. Received: {scheme!r}")
+        raise ValueError(
+            f"scheme must be one of {', '.join(_PREFIXES)} or None. Received: {scheme!r}"
+        )
     allowed = "BIESLU" if scheme is None else _PREFIXES[scheme]
     prefixes, types = [], []
     for name in names:
         match = _LABEL.fullmatch(name)
         if match is None or (match[2] and match[2] not in allowed):
             raise ValueError(
-                f'An entity label{f" of {scheme}" if scheme else ""} is "O", or one of '
+                f'An entity label{f" of {scheme}" if scheme else ""} must be "O", or one of '
                 f'{", ".join(allowed)} and a type, as in "B-person". Received: {name!r}'
             )
         prefixes.append("O" if match[1] else _AS_BIOES.get(match[2], match[2]))
@@ -215,7 +224,10 @@ def _parsed(names: Iterable[str], scheme: str | None) -> tuple[list[str], list[s
 def _scores(
     right: np.ndarray, predicted: np.ndarray, support: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns precision, recall and F1; 0 where the denominator is 0."""
+    """Returns precision, recall and F1, 0 where the denominator is 0.
+
+    The arguments are counts of entities: predicted correctly, predicted, and labelled (`support`).
+    """
     precision = right / np.maximum(predicted, 1)
     recall = right / np.maximum(support, 1)
     total = precision + recall
@@ -225,12 +237,12 @@ def _scores(
 def _check_lengths(labels: Values, predictions: Values) -> None:
     if len(labels) != len(predictions):
         raise ValueError(
-            "labels and predictions hold the same sentences. Received: "
-            f"{len(labels)} and {len(predictions)} sentences"
+            f"labels and predictions must be of the same sentences. Received: {len(labels)} and "
+            f"{len(predictions)} sentences"
         )
     for row, (true, found) in enumerate(zip(labels, predictions, strict=True)):
         if len(true) != len(found):
             raise ValueError(
-                "A sentence has one label a word. Received: sentence number "
-                f"{row} with {len(true)} labels and {len(found)} predictions"
+                f"A sentence must have one label per word. Received: sentence number {row} with "
+                f"{len(true)} labels and {len(found)} predictions"
             )

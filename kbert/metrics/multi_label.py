@@ -15,7 +15,7 @@ from kbert.metrics.thresholds import cuts
 
 
 def multi_label(labels: Values, predictions: Values) -> dict[str, float]:
-    """Scores 0/1 predictions of several labels per row.
+    """Returns F1 and accuracy of 0/1 predictions of several classes per row.
 
     Args:
         labels: (N, K), 1 where the row has the class.
@@ -33,7 +33,9 @@ def multi_label(labels: Values, predictions: Values) -> dict[str, float]:
     labels, predictions = indicators("labels", labels), indicators("predictions", predictions)
     paired(labels, predictions)
     if labels.ndim != 2:
-        raise ValueError(f"Indicators have the shape (rows, classes). Received: {labels.shape}")
+        raise ValueError(
+            f"Indicators must have the shape (rows, classes). Received: {labels.shape}"
+        )
     hits = (labels & predictions).sum(axis=0)  # (K,)
     totals = labels.sum(axis=0) + predictions.sum(axis=0)  # (K,)
     return {
@@ -91,8 +93,8 @@ def best_threshold(probabilities: Values, labels: Values) -> float:
     paired(labels, probabilities)
     if probabilities.min() < 0 or probabilities.max() > 1:
         raise ValueError(
-            "Probabilities lie between 0 and 1. Received: "
-            f"{probabilities.min()} to {probabilities.max()}"
+            f"Probabilities must be between 0 and 1. Received: {probabilities.min()} to "
+            f"{probabilities.max()}"
         )
     above, hits, lowest = cuts(labels, probabilities)
     if not hits[-1]:

@@ -38,8 +38,8 @@ def pair_scores(labels: Values, scores: Values) -> dict[str, float]:
     paired(labels, scores)
     if labels.ndim != 1 or not labels.any():
         raise ValueError(
-            "Pairs have one label each, and there is a pair of label 1. Received: labels of shape "
-            f"{labels.shape}, {int(labels.sum())} of them 1"
+            "Pairs must have one label each, and at least one label must be 1. Received: labels "
+            f"of shape {labels.shape}, {int(labels.sum())} of them 1"
         )
     scores = scores.astype(np.float64)
     above, hits, lowest = cuts(labels, scores)

@@ -54,7 +54,9 @@ class Report:
         rows.append(["accuracy", None, None, self.accuracy, total])
         scores = text_table(["class", "precision", "recall", "f1", "rows"], rows)
         if len(self.names) > MOST_CLASSES:
-            return f"{scores}\n\nthe confusion matrix of {len(self.names)} classes: .confusion"
+            return (
+                f"{scores}\n\nsee .confusion for the confusion matrix of {len(self.names)} classes"
+            )
         counts = zip(self.names, self.confusion.tolist(), strict=True)
         header = ["label \\ prediction", *self.names]
         return f"{scores}\n\n{text_table(header, [[name, *row] for name, row in counts])}"
@@ -86,10 +88,12 @@ def classification_report(labels: Values, predictions: Values, names: Sequence[s
     """
     names = tuple(names)
     if not names or len(set(names)) < len(names):
-        raise ValueError(f"Classes have different names. Received: {list(names)}")
+        raise ValueError(f"Class names must be unique. Received: {list(names)}")
     labels, predictions = paired(labels, predictions)
     if labels.ndim != 1:
-        raise ValueError(f"A report is of one label a row. Received the shape: {labels.shape}")
+        raise ValueError(
+            f"A report requires one label per row. Received: labels of shape {labels.shape}"
+        )
     size = len(names)
     confusion = np.zeros((size, size), np.int64)
     np.add.at(

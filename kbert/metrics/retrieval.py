@@ -129,15 +129,19 @@ def _rows(
     scores: Sequence[Values] | np.ndarray | None,
     k: int,
 ) -> list[tuple[dict[Hashable, float], np.ndarray]]:
-    """Returns for each query a dict id -> grade, and the grades in the order of the ranking."""
-    check_order(relevant, "What is given for relevant")
+    """Returns for each query a dict id -> grade, and the grades of the ranked ids, best first.
+
+    Ids that are not relevant have grade 0. The arguments are those of `ndcg`, whose errors are
+    raised here.
+    """
+    check_order(relevant, "The value of relevant")
     if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
         raise ValueError(f"k must be a whole number, 1 or more. Received: k={k!r}")
     sizes = {len(x) for x in (relevant, ranked, ranked if scores is None else scores)}
     if len(sizes) > 1 or not len(ranked):
         raise ValueError(
-            "Each query, one or more, has what is relevant, a ranking, and scores where there are "
-            f"some. Received: {len(relevant)}, {len(ranked)} and "
+            "Every query must have relevant ids, a ranking, and scores if there are any, and "
+            f"there must be at least one query. Received: {len(relevant)}, {len(ranked)} and "
             f"{'no' if scores is None else len(scores)} scores"
         )
     rows = []
@@ -147,15 +151,15 @@ def _rows(
         if len(set(ids)) < len(ids):
             twice = next(x for place, x in enumerate(ids) if x in ids[:place])
             raise ValueError(
-                f"A ranking has each id once. Received: {twice!r} twice for query {number}"
+                f"A ranking must not have an id twice. Received: {twice!r} twice for query {number}"
             )
         gains = np.array([grades.get(x, 0.0) for x in ids], np.float64)
         if scores is not None:
             values = array(f"scores of query {number}", scores[number])
             if values.shape != gains.shape:
                 raise ValueError(
-                    f"Each ranked id has a score. Received: {len(ids)} ids and scores of shape "
-                    f"{values.shape} for query {number}"
+                    f"Every ranked id must have a score. Received: {len(ids)} ids and scores of "
+                    f"shape {values.shape} for query {number}"
                 )
             gains = gains[np.lexsort((gains, -values.astype(np.float64)))]
         rows.append((grades, gains))
@@ -165,15 +169,15 @@ def _rows(
 def _grades(relevant: Relevant, number: int) -> dict[Hashable, float]:
     if isinstance(relevant, str | bytes) or not isinstance(relevant, Collection):
         raise ValueError(
-            "What is relevant is a list, a set or a dict of ids for each query. "
-            f"Received: {relevant!r:.80} for query {number}"
+            "The relevant ids of a query must be a list, a set or a dict. Received: "
+            f"{relevant!r:.80} for query {number}"
         )
     is_graded = isinstance(relevant, Mapping)
     ids = relevant.tolist() if isinstance(relevant, np.ndarray) else list(relevant)
     grades = {x: float(relevant[x]) if is_graded else 1.0 for x in ids}  # type: ignore[index]
     if not all(0 <= grade < np.inf for grade in grades.values()) or not any(grades.values()):
         raise ValueError(
-            "Each query has something relevant, and grades are finite numbers from 0. "
-            f"Received: {relevant!r:.80} for query {number}"
+            "Every query must have a relevant id of a grade above 0, and grades must be finite "
+            f"and at least 0. Received: {relevant!r:.80} for query {number}"
         )
     return grades

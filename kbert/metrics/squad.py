@@ -110,13 +110,12 @@ def squad_scores(
     sizes = [len(x) for x in (answers, golds, no_answer_scores) if x is not None]
     if not sizes[0] or len(set(sizes)) > 1:
         raise ValueError(
-            "Every question has an answer and gold answers, and there is one at least. "
-            f"Received: {' and '.join(map(str, sizes))} entries"
+            "Every question must have an answer and gold answers, and there must be at least one "
+            f"question. Received: {' and '.join(map(str, sizes))} entries"
         )
     if threshold is not None and no_answer_scores is None:
         raise ValueError(
-            "A threshold is compared with no_answer_scores. Received: "
-            f"threshold={threshold} without them"
+            f"A threshold requires no_answer_scores. Received: threshold={threshold} without them"
         )
     answerable = np.array([bool(gold) for gold in golds])
     is_first_version = bool(answerable.all())

@@ -4,7 +4,7 @@ import numpy as np
 
 
 def cuts(labels: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns the cuts between distinct scores, from the highest score down.
+    """Counts the rows above each cut, a border between distinct scores, from the highest down.
 
     Args:
         labels: (N,) of 0 and 1.

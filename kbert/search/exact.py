@@ -40,14 +40,14 @@ def unit(vectors: Any) -> np.ndarray:
 
 
 def unit_graph(vectors: tf.Tensor) -> tf.Tensor:
-    """Scales tensors to length 1, like `unit`."""
+    """Scales float32 tensors (…, D) to length 1, like `unit`; a zero vector stays zero."""
     largest = tf.reduce_max(tf.abs(vectors), axis=-1, keepdims=True)
     vectors = vectors / tf.where(largest > 0, largest, 1)
     return vectors / tf.maximum(tf.norm(vectors, axis=-1, keepdims=True), 1e-12)
 
 
 def padded(vectors: np.ndarray) -> np.ndarray:
-    """Pads (N, D) with rows of zeros to (P, D), a whole number of groups."""
+    """Pads vectors (N, D) with rows of zeros to (P, D); P is a multiple of `GROUP`."""
     return np.pad(vectors, [(0, -len(vectors) % GROUP), (0, 0)])
 
 
@@ -94,6 +94,12 @@ def merge_block(
 
 
 def _best_by_groups(found: tf.Tensor, k: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns the `k` best scores of a block and their places in it, (Q, k), by groups.
+
+    Args:
+        found: scores (Q, R) of the block, R a multiple of `GROUP`.
+        k: number of results, at most the number G of groups.
+    """
     groups = tf.reshape(found, [tf.shape(found)[0], -1, GROUP])  # (Q, G, GROUP)
     _, chosen = tf.math.top_k(tf.reduce_max(groups, -1), k)  # (Q, k)
     chosen = tf.sort(chosen, axis=-1)  # then the first of equal scores has the lower row
@@ -103,7 +109,7 @@ def _best_by_groups(found: tf.Tensor, k: tf.Tensor) -> tuple[tf.Tensor, tf.Tenso
 
 
 def nothing(number: int | tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns empty scores and rows (Q, 0) for a number of queries, before the first block."""
+    """Returns empty scores and rows (Q, 0) for `number` queries: the results of no block."""
     return tf.zeros([number, 0]), tf.zeros([number, 0], tf.int32)
 
 
@@ -135,7 +141,13 @@ def best_rows(
 
 @functools.cache
 def _compiled(function: Callable, kinds: str) -> Callable:
-    """Compiles a function to one graph; `kinds` has the kind of each argument (keys of `specs`)."""
+    """Compiles a function to one graph for all shapes.
+
+    Args:
+        function: function of tensors.
+        kinds: kind of each argument, separated by blanks: "score" (2-D float32), "row" (2-D int32)
+            or "number" (int32).
+    """
     specs = {
         "score": tf.TensorSpec([None, None], tf.float32),
         "row": tf.TensorSpec([None, None], tf.int32),
@@ -186,13 +198,14 @@ def best_of_array(queries: Any, vectors: Any, k: int) -> tuple[np.ndarray, np.nd
 
 
 def _joined(found: Sequence[tuple[tf.Tensor, tf.Tensor]]) -> tuple[np.ndarray, np.ndarray]:
+    """Joins the scores and rows of blocks of queries to two arrays."""
     scores, rows = (np.concatenate([x.numpy() for x in part]) for part in zip(*found, strict=True))
     return scores, rows
 
 
 @contextlib.contextmanager
 def full_float32() -> Iterator[None]:
-    """Computes products in full float32; a GPU may default to TensorFloat-32 (three digits)."""
+    """Context with products in full float32; a GPU may default to TensorFloat-32 (3 digits)."""
     config = tf.config.experimental
     was = config.tensor_float_32_execution_enabled()
     config.enable_tensor_float_32_execution(False)

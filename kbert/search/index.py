@@ -97,7 +97,7 @@ class Index:
         vectors = _checked(vectors, "vectors")
         if not vectors.size:
             raise ValueError(
-                f"An index begins with one vector or more. Received: shape {vectors.shape}"
+                f"An index must have at least one vector. Received: shape {vectors.shape}"
             )
         self.metric = metric
         self.width: int = vectors.shape[1]
@@ -159,13 +159,24 @@ class Index:
         return Hits(self._named(rows), scores)
 
     def search_rows(self, queries: Any, k: int = 10) -> tuple[np.ndarray, np.ndarray]:
-        """Like `search`, but returns rows (order of adding, (Q, K) int64) instead of ids."""
+        """Finds the vectors with the highest scores for each query, by their rows.
+
+        Args:
+            queries: query vectors (Q, D), finite numbers.
+            k: results per query; all vectors if the index has fewer.
+
+        Returns:
+            Rows (Q, K) int64, numbers of vectors in the order of adding; and scores (Q, K).
+
+        Raises:
+            ValueError: see `search`.
+        """
         queries = self._as_wide(queries, "queries")
         scores, rows = self._store.search(self._compared(queries), self._k(k))
         if not np.isfinite(scores).all():
             raise ValueError(
-                "Products of queries and vectors must lie within float32. Received: numbers up to "
-                f"{np.abs(queries).max():.3g} in the queries"
+                "Products of queries and vectors must be within the range of float32. Received: "
+                f"numbers up to {np.abs(queries).max():.3g} in the queries"
             )
         return rows.astype(np.int64), scores
 
@@ -187,8 +198,8 @@ class Index:
         rows = np.asarray(rows, np.int64)
         if rows.ndim != 2 or len(rows) != len(queries) or not self._has(rows):
             raise ValueError(
-                f"Each query has numbers of vectors from 0 to {len(self) - 1}. Received: "
-                f"{len(queries)} queries and rows of shape {rows.shape}"
+                "`rows` must have a row for each query, with numbers of vectors from 0 to "
+                f"{len(self) - 1}. Received: {len(queries)} queries and rows of shape {rows.shape}"
             )
         vectors = self._store.take(rows.ravel()).reshape(*rows.shape, self.width)
         return np.einsum("qd,qmd->qm", self._compared(queries), vectors)
@@ -200,18 +211,19 @@ class Index:
             ValueError: the index does not have an id.
         """
         if isinstance(ids, str | bytes):
-            raise ValueError(f"`ids` is a list of ids. Received: {ids!r:.80}")
+            raise ValueError(f"`ids` must be a list of ids. Received: {ids!r:.80}")
         if self._ids is None:
             rows = np.asarray(ids)
             known = rows.dtype.kind in "iu" and self._has(rows)
             if rows.size and not known:
                 raise ValueError(
-                    f"The ids of this index are 0 to {len(self) - 1}. Received: {ids!r:.80}"
+                    f"The ids of this index must be from 0 to {len(self) - 1}. Received: "
+                    f"{ids!r:.80}"
                 )
             return rows.astype(np.int64)
         unknown = next((x for x in ids if x not in self._rows), None)
         if unknown is not None:
-            raise ValueError(f"The index has no such id. Received: {unknown!r}")
+            raise ValueError(f"Every id must be in the index. Received: {unknown!r}")
         return np.array([self._rows[x] for x in ids], np.int64)
 
     def search_graph(self, queries: tf.Tensor, k: int = 10) -> dict[str, tf.Tensor]:
@@ -241,7 +253,7 @@ class Index:
         """
         if not isinstance(self._store, TensorFlowStore):
             raise ValueError(
-                'A graph needs an index with backend="tensorflow". Received: backend="faiss"'
+                'A graph requires an index with backend="tensorflow". Received: backend="faiss"'
             )
         variable, count = self._store.variable()
         k = self._k(k)
@@ -310,7 +322,7 @@ class Index:
         if vectors is None or vectors.shape != shape or vectors.dtype != np.float32:
             found = "none" if vectors is None else f"{vectors.dtype} {vectors.shape}"
             raise ValueError(
-                f"{VECTORS_FILE} must hold `vectors`, float32 {shape}, as {INDEX_FILE} says. "
+                f"{VECTORS_FILE} must have `vectors`, float32 {shape}, as in {INDEX_FILE}. "
                 f"Received: {found} in {source}"
             )
         # The vectors of another index of this size would be returned with these ids.
@@ -335,28 +347,29 @@ class Index:
         return index
 
     def _append(self, vectors: np.ndarray, ids: Any) -> None:
+        """Adds float32 vectors (M, D) and their ids; ValueError leaves the index unchanged."""
         if len(self) + len(vectors) > _LARGEST_ROW:
             raise ValueError(
-                f"An index has at most {_LARGEST_ROW:,} vectors. Received: {len(vectors):,} more "
-                f"than {len(self):,}"
+                f"An index must have at most {_LARGEST_ROW:,} vectors. Received: {len(vectors):,} "
+                f"more than {len(self):,}"
             )
         if (ids is None) != (self._ids is None):
             raise ValueError(
-                "Either all vectors of an index have ids, or none. Received: vectors "
-                f"{'without' if ids is None else 'with'} ids, the others are not so"
+                "Either all vectors of an index must have ids, or none. Received: vectors "
+                f"{'without' if ids is None else 'with'} ids, unlike the others"
             )
         if self._ids is not None:
             ids = _checked_ids(ids, len(vectors))
             if self._ids and ids and type(ids[0]) is not type(self._ids[0]):
                 raise ValueError(
-                    "All ids of an index are strings, or all are integers. Received: "
+                    "The ids of an index must be all strings or all integers. Received: "
                     f"{self._ids[0]!r} and {ids[0]!r}"
                 )
             rows = {x: len(self) + number for number, x in enumerate(ids)}
             if len(rows) < len(ids) or not rows.keys().isdisjoint(self._rows):
                 counts = Counter(ids)
                 twice = next(x for x in ids if x in self._rows or counts[x] > 1)
-                raise ValueError(f"Ids must be different. Received: {twice!r} twice")
+                raise ValueError(f"Ids must be unique. Received: {twice!r} twice")
             self._ids += ids
             self._rows |= rows
         # With "dot" the vectors are the caller's array, who may write into it: copy.
@@ -373,7 +386,7 @@ class Index:
         return tf.gather(tf.constant(self._ids, kind), rows)
 
     def _named(self, rows: np.ndarray) -> np.ndarray:
-        """Returns the ids of rows."""
+        """Returns the ids of rows (…), in the same shape."""
         if self._ids is None:
             return rows
         is_text = isinstance(self._ids[0], str)
@@ -382,6 +395,7 @@ class Index:
         return np.array(names, object if is_text else np.int64).reshape(rows.shape)
 
     def _as_wide(self, vectors: Any, what: str) -> np.ndarray:
+        """Returns vectors as float32; ValueError, in which they are `what`, for another width."""
         vectors = _checked(vectors, what)
         if vectors.shape[1] != self.width:
             raise ValueError(
@@ -400,12 +414,20 @@ class Index:
 
 
 def _checked(vectors: Any, what: str) -> np.ndarray:
-    """Returns vectors (N, D) as float32, without a copy if they are float32 already."""
+    """Returns vectors (N, D) as float32, without a copy if they are float32 already.
+
+    Args:
+        vectors: array of numbers.
+        what: name of the vectors in messages, in the plural.
+
+    Raises:
+        ValueError: these are texts, have another number of axes, or are not finite in float32.
+    """
     vectors = np.asarray(vectors)
     if vectors.dtype.kind in "US":
         raise ValueError(
-            "An index compares vectors: index.search(embedder.predict(texts)). "
-            f"Received: texts as {what}"
+            "An index requires vectors: use index.search(embedder.predict(texts)). Received: "
+            f"texts as {what}"
         )
     if vectors.ndim != 2 or vectors.dtype.kind not in "iufbV":
         raise ValueError(
@@ -423,16 +445,17 @@ def _checked(vectors: Any, what: str) -> np.ndarray:
 
 
 def _checked_ids(ids: Any, count: int) -> list:
-    check_order(ids, "What is given for ids")
+    """Returns ids as a list; ValueError unless they are `count` strings or `count` int64."""
+    check_order(ids, "The value of ids")
     ids = ids.tolist() if isinstance(ids, np.ndarray) else list(ids)
     ids = [x.item() if isinstance(x, np.generic) else x for x in ids]
     types = {type(x) for x in ids}
     if len(ids) != count or len(types) > 1 or not types <= {int, str}:
         raise ValueError(
-            "Each vector has one id; all ids are strings, or all are integers. Received: "
+            "Each vector must have one id; ids must be all strings or all integers. Received: "
             f"{len(ids)} ids for {count} vectors, of the types "
             f"{', '.join(sorted(x.__name__ for x in types))}"
         )
     if not all(-(2**63) <= x < 2**63 for x in ids if isinstance(x, int)):
-        raise ValueError("Ids that are integers must fit int64. Received: a larger one")
+        raise ValueError("Integer ids must fit int64. Received: a larger one")
     return ids

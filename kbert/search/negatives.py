@@ -81,7 +81,7 @@ def mine_negatives(
     for name, value in (("margin", margin), ("relative_margin", relative_margin)):
         is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
         if value is not None and not (is_number and 0 <= value < np.inf):
-            raise ValueError(f"`{name}` must be a number from 0. Received: {value!r}")
+            raise ValueError(f"`{name}` must be a number of at least 0. Received: {value!r}")
     names: Sequence[Hashable] = index.ids.tolist() if texts is None else list(texts)
     rows_of = [index.rows_of(list(ids)) for ids in positives]
     forbidden = [{names[row] for row in rows} for rows in rows_of]
@@ -121,7 +121,13 @@ def mine_negatives(
 
 
 def _worst_scores(queries: np.ndarray, rows_of: Sequence[np.ndarray], index: Index) -> np.ndarray:
-    """Returns the lowest score of each query's positives, (Q,)."""
+    """Returns the lowest score of each query's positives, (Q,).
+
+    Args:
+        queries: query vectors (Q, D).
+        rows_of: rows of each query's positives in the index, one or more.
+        index: index of all documents.
+    """
     worst = []
     most = max(map(len, rows_of), default=0)
     for start in range(0, len(queries), QUERIES):
@@ -135,7 +141,13 @@ def _worst_scores(queries: np.ndarray, rows_of: Sequence[np.ndarray], index: Ind
 def _first_of_each(
     rows: np.ndarray, names: Sequence[Hashable], forbidden: Collection[Hashable]
 ) -> np.ndarray:
-    """Returns the positions of allowed documents in a ranking, each document once."""
+    """Returns the positions of allowed documents in a ranking, each name once.
+
+    Args:
+        rows: rows of the documents in the index, the best first.
+        names: name (text or id) of each row; equal names are duplicates.
+        forbidden: names that are left out.
+    """
     seen, places = set(forbidden), []
     for place, row in enumerate(rows.tolist()):
         if names[row] not in seen:
@@ -153,33 +165,36 @@ def _check(
     count: int,
     skip_top: int,
 ) -> None:
+    """Raises ValueError for invalid arguments of `mine_negatives`, other than margins."""
     for name, number, least in (("count", count, 1), ("skip_top", skip_top, 0)):
         if isinstance(number, bool) or not isinstance(number, int) or number < least:
-            raise ValueError(f"`{name}` must be a whole number from {least}. Received: {number!r}")
+            raise ValueError(
+                f"`{name}` must be a whole number of at least {least}. Received: {number!r}"
+            )
     given = (len(queries), len(positives), len(queries if query_texts is None else query_texts))
     if len(set(given)) > 1:
         raise ValueError(
-            "Each query has its positives, and a text where there are `query_texts`. Received: "
-            f"{given[0]} queries, {given[1]} lists of positives, {given[2]} texts"
+            "Every query must have a list of positives, and a text if `query_texts` are given. "
+            f"Received: {given[0]} queries, {given[1]} lists of positives, {given[2]} texts"
         )
     if isinstance(texts, str | bytes | Mapping):
         raise ValueError(
-            "`texts` is a list, in the order of the index's documents. "
-            f"Received: {type(texts).__name__}: {texts!r:.80}"
+            "`texts` must be a list, in the order of the index's documents. Received: "
+            f"{type(texts).__name__}: {texts!r:.80}"
         )
     if texts is not None and len(texts) != len(index):
         raise ValueError(
-            f"`texts` has a text for each document of the index. Received: {len(texts)} texts for "
-            f"{len(index)} documents"
+            f"`texts` must have a text for each document of the index. Received: {len(texts)} "
+            f"texts for {len(index)} documents"
         )
     if query_texts is not None and texts is None and index.ids.dtype != object:
         raise ValueError(
-            "`query_texts` are compared with `texts`, or with ids that are texts. Received: ids "
-            "that are integers, and no `texts`"
+            "`query_texts` requires `texts`, or an index whose ids are texts. Received: ids that "
+            "are integers, and no `texts`"
         )
     for number, ids in enumerate(positives):
         if isinstance(ids, str | bytes) or not isinstance(ids, Collection) or not len(ids):
             raise ValueError(
-                "Each query has a list of ids of its positives, one or more. Received: "
+                "Every query must have a list of at least one id of its positives. Received: "
                 f"{ids!r:.80} for query {number}"
             )

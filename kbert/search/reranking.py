@@ -52,7 +52,7 @@ def rerank(
     queries = as_texts(queries, "queries")
     if len(queries) != len(hits.ids):
         raise ValueError(
-            f"Hits have a row for each query. Received: {len(queries)} queries and "
+            f"`hits` must have a row for each query. Received: {len(queries)} queries and "
             f"{len(hits.ids)} rows of hits"
         )
     if k is not None and (isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1):
@@ -121,33 +121,47 @@ class Reranker:
         """
         queries = as_texts(queries, "queries")
         if not queries:
-            raise ValueError("A search is for one query or more. Received: none")
+            raise ValueError("A search requires at least one query. Received: none")
         if candidates < k:
             raise ValueError(
-                f"There must be k candidates or more. Received: k={k}, candidates={candidates}"
+                f"`candidates` must be at least k. Received: k={k}, candidates={candidates}"
             )
         hits = self.index.search(self.embed(queries), candidates)
         return rerank(queries, hits, self.scorer, self.texts, k=k, label=self.label)
 
 
 def _text(texts: Mapping[Any, str] | Sequence[str] | None, name: Any) -> str | bytes:
+    """Returns the text of the candidate with id `name`; ValueError if it has none."""
     if texts is None:
         text = name
     else:
         try:
             text = texts[name]
         except (KeyError, IndexError):
-            raise ValueError(f"`texts` has no text of a candidate. Received: {name!r}") from None
+            raise ValueError(
+                f"`texts` must have the text of every candidate. Received: {name!r}"
+            ) from None
     if not isinstance(text, str | bytes):
         raise ValueError(
-            "Each candidate has a text: an index whose ids are none needs `texts`. Received: "
+            "Every candidate must have a text: an index whose ids are not texts requires `texts`. "
+            "Received: "
             + (f"the id {name!r}, without `texts`" if texts is None else f"{text!r} for {name!r}")
         )
     return text
 
 
 def _scores(answers: Any, label: str | None, count: int) -> np.ndarray:
-    """Returns scores (count,) float32 from numbers or from a classifier's predictions."""
+    """Returns scores (count,) float32 from numbers or from a classifier's predictions.
+
+    Args:
+        answers: results of a scorer: a number, or a dict with `probabilities`, for each pair.
+        label: class whose probability is the score; None = the second of two.
+        count: number of pairs.
+
+    Raises:
+        ValueError: the classifier does not have the label, or the scores are not `count` finite
+            numbers.
+    """
     answers = list(answers)
     if answers and isinstance(answers[0], Mapping):
         classes = list(answers[0]["probabilities"])
@@ -155,18 +169,18 @@ def _scores(answers: Any, label: str | None, count: int) -> np.ndarray:
             label = classes[1]
         if label not in classes:
             raise ValueError(
-                "`label` must be one of the classifier's classes, and can be left out where there "
-                f"are two. Received: {label!r} of {', '.join(classes)}"
+                "`label` must be one of the classifier's classes; it is optional if there are two "
+                f"classes. Received: {label!r} of {', '.join(classes)}"
             )
         answers = [answer["probabilities"][label] for answer in answers]
     elif label is not None:
         raise ValueError(
-            f"`label` is for a classifier. Received: {label!r} for a scorer of numbers"
+            f"`label` is supported by classifiers only. Received: {label!r} for a scorer of numbers"
         )
     scores = np.asarray(answers, np.float32)
     if scores.shape != (count,) or not np.isfinite(scores).all():
         raise ValueError(
-            f"A scorer gives one finite number for each of the {count} pairs. Received: shape "
-            f"{scores.shape}{'' if np.isfinite(scores).all() else ' with NaN or infinity'}"
+            f"A scorer must return one finite number for each of the {count} pairs. Received: "
+            f"shape {scores.shape}{'' if np.isfinite(scores).all() else ' with NaN or infinity'}"
         )
     return scores

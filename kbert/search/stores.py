@@ -18,13 +18,20 @@ class Store(Protocol):
     """N vectors, stored as they are compared (at length 1 for cosines)."""
 
     def add(self, vectors: np.ndarray) -> None:
-        """Appends (M, D) float32."""
+        """Appends vectors (M, D) float32."""
 
     def take(self, rows: np.ndarray | slice) -> np.ndarray:
-        """Returns a copy of the vectors of some rows, (M, D)."""
+        """Returns a copy of the vectors (M, D) of `rows`, numbers in the order of adding."""
 
     def search(self, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-        """Returns products and rows (Q, K), the highest first, the lower row first on a tie."""
+        """Returns dot products and rows of the best vectors for each query, (Q, K) each.
+
+        The highest product comes first, the lower row first on a tie.
+
+        Args:
+            queries: query vectors (Q, D) float32.
+            k: results per query, K, at most N.
+        """
 
 
 class TensorFlowStore:
@@ -49,7 +56,7 @@ class TensorFlowStore:
         return tf.gather(variable, rows).numpy()
 
     def variable(self) -> tuple[tf.Variable, int]:
-        """Returns the variable (P, D) and the number of vectors, N."""
+        """Returns the variable (P, D), with all added vectors, and their number N."""
         if self._added:
             with tf.init_scope():  # outside of a graph that is being traced
                 before = [] if self._variable is None else [self._variable[: self._count].numpy()]

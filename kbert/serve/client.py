@@ -72,10 +72,10 @@ class Client:
         parts = urllib.parse.urlsplit(address)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.path.strip("/"):
             raise ValueError(
-                f"An address is http://HOST:PORT or https://HOST:PORT. Received: {address!r}"
+                f"`address` must be http://HOST:PORT or https://HOST:PORT. Received: {address!r}"
             )
         if batch_size < 1:
-            raise ValueError(f"`batch_size` is 1 at least. Received: {batch_size}")
+            raise ValueError(f"`batch_size` must be at least 1. Received: {batch_size}")
         self._address, self._timeout, self._batch_size = address.rstrip("/"), timeout, batch_size
         self._headers = {"Content-Type": "application/json"}
         if token is not None:
@@ -138,7 +138,7 @@ class Client:
         """
         found = self._ask_texts("/embed", texts, model, "embeddings")
         if not found:
-            raise ValueError("Vectors are of one text at least. Received: none")
+            raise ValueError("`texts` must have at least one text. Received: none")
         return np.asarray(found, np.float32)
 
     def encode(self, texts: Sequence[str]) -> np.ndarray:
@@ -189,7 +189,7 @@ class Client:
         try:
             body = json.dumps(content, ensure_ascii=False).encode()
         except UnicodeEncodeError as error:
-            raise ValueError(f"Texts are valid Unicode. Received: {error}") from None
+            raise ValueError(f"Texts must be valid Unicode. Received: {error}") from None
         end = time.monotonic() + self._timeout
         while True:
             status, wait, answer = self._send(path, body)
@@ -198,7 +198,7 @@ class Client:
             wait = min(wait, _LONGEST_WAIT)
             if status != 429 or time.monotonic() + wait > end:
                 text = answer.get("error") if isinstance(answer, dict) else None
-                raise ServiceError(status, text or f"The service answered {status}.")
+                raise ServiceError(status, text or f"The service responded with status {status}.")
             time.sleep(wait)
 
     def _send(self, path: str, body: bytes) -> tuple[int, float, Any]:
@@ -305,7 +305,7 @@ def _as_list(texts: Sequence[str]) -> list[str]:
     is_table = is_table or hasattr(texts, "column_names")
     if isinstance(texts, str) or is_table or not isinstance(texts, Iterable):
         raise ValueError(
-            f"Texts are a list of strings. Received: {texts!r:.80} ({type(texts).__name__})"
+            f"`texts` must be a list of strings. Received: {texts!r:.80} ({type(texts).__name__})"
         )
     return list(texts)
 
@@ -317,8 +317,8 @@ def _rows(texts: Texts) -> list[Any]:
     columns = [list(column) for column in texts.values()]
     if len({len(column) for column in columns}) != 1:
         raise ValueError(
-            "All inputs have the same number of rows. "
-            f"Received: {dict(zip(texts, map(len, columns), strict=True))}"
+            "All inputs must have the same number of rows. Received: "
+            f"{dict(zip(texts, map(len, columns), strict=True))}"
         )
     return [dict(zip(texts, row, strict=True)) for row in zip(*columns, strict=True)]
 

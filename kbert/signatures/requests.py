@@ -77,7 +77,7 @@ class Signature:
 
 
 def text_tokens(row_length: int | None = None) -> Tokens:
-    """Returns a function for an upper bound on the tokens of texts: a token has at least one byte.
+    """Returns a function for an upper bound on the number of tokens, which is that of bytes.
 
     Args:
         row_length: maximum number of tokens in a row of the model; None = no limit.
@@ -100,7 +100,7 @@ def text_tokens(row_length: int | None = None) -> Tokens:
 
 
 def row_bytes(texts: tf.Tensor) -> tf.Tensor:
-    """Returns bytes (B,) int64 of strings (B,), or of rows of strings (B, N), plus 1 per string."""
+    """Returns the bytes (B,) int64 of strings (B,); of rows (B, N) the sum, plus 1 per string."""
     lengths = tf.cast(tf.strings.length(texts), tf.int64)
     return lengths if texts.shape.rank == 1 else tf.reduce_sum(lengths + 1, axis=1)
 
@@ -266,7 +266,14 @@ def collect(
 def _padded(
     parts: tf.TensorArray, turns: tf.Tensor, sizes: tf.Tensor, spec: tf.TensorSpec
 ) -> tf.TensorArray:
-    """Returns the parts padded to `sizes` in all axes but the first."""
+    """Returns the outputs of chunks, padded with zeros or "" to the same sizes.
+
+    Args:
+        parts: output (n, …) of each chunk.
+        turns: number of chunks.
+        sizes: sizes of all axes but the first.
+        spec: spec of the output, (None, …).
+    """
     padded = tf.TensorArray(spec.dtype, turns, infer_shape=False, element_shape=spec.shape)
 
     def pad(number: tf.Tensor, padded: tf.TensorArray) -> tuple[tf.Tensor, tf.TensorArray]:
@@ -279,7 +286,13 @@ def _padded(
 
 
 def _checked(signature: Signature, inputs: Sequence[tf.Tensor], max_bytes: int) -> list[tf.Tensor]:
-    """Returns the inputs, checked for shape and length; long texts may be truncated."""
+    """Returns the inputs of a request, with checks in the graph of their shapes and lengths.
+
+    Args:
+        signature: entry point; its `too_long` says whether long texts are refused or truncated.
+        inputs: tensors of a client.
+        max_bytes: maximum number of bytes in a text, or in a row of strings.
+    """
     inputs = [
         # A server passes on any tensor of a client. The error message has the operation's name.
         tf.raw_ops.EnsureShape(input=x, shape=spec.shape, name=f"shape_of_input_{spec.name}")
@@ -288,7 +301,9 @@ def _checked(signature: Signature, inputs: Sequence[tf.Tensor], max_bytes: int) 
     names = [spec.name for spec in signature.inputs]
     if signature.tokens is not None and len(inputs) > 1:
         rows = [tf.shape(x)[0] for x in inputs]
-        message = f"Every row needs all inputs. Received: rows of {', '.join(names)}:"
+        message = (
+            f"All inputs must have the same number of rows. Received: rows of {', '.join(names)}:"
+        )
         equal = tf.debugging.Assert(tf.reduce_all(tf.equal(rows, rows[0])), [message, *rows])
         inputs = _behind(equal, inputs)
     return [
@@ -300,11 +315,20 @@ def _checked(signature: Signature, inputs: Sequence[tf.Tensor], max_bytes: int) 
 
 
 def _behind(check: Any, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    """Returns the values, which are computed only after the operation `check`."""
     with tf.control_dependencies([check]):
         return [tf.identity(x) for x in values]
 
 
 def _limited(name: str, texts: tf.Tensor, max_bytes: int, too_long: str) -> tf.Tensor:
+    """Returns texts of at most `max_bytes` bytes each: truncated, or with a check that raises.
+
+    Args:
+        name: name of the input, for the message.
+        texts: strings (B,) or (B, N).
+        max_bytes: limit of a text; if texts are refused, of a row of strings.
+        too_long: treatment of longer texts, see `Signature`.
+    """
     if too_long == REFUSED:
         return _behind(_refuse_longer(name, texts, max_bytes), [texts])[0]
     start: Any = tf.zeros_like(texts, tf.int32)
@@ -314,6 +338,7 @@ def _limited(name: str, texts: tf.Tensor, max_bytes: int, too_long: str) -> tf.T
 
 
 def _refuse_longer(name: str, texts: tf.Tensor, max_bytes: int) -> Any:
+    """Returns an operation that raises if a text, or a row of strings, exceeds `max_bytes`."""
     sizes = row_bytes(texts)
     row = tf.argmax(tf.pad(sizes, [[0, 1]]), output_type=tf.int32)
     longest = tf.reduce_max(tf.pad(sizes, [[0, 1]]))
@@ -321,8 +346,8 @@ def _refuse_longer(name: str, texts: tf.Tensor, max_bytes: int) -> Any:
     return tf.debugging.Assert(
         longest <= max_bytes,
         [
-            f"Of {name} {what} must have at most {max_bytes} bytes; the export's `max_bytes` "
-            "sets another limit. Received: bytes, in row:",
+            f"{name}: {what} must have at most {max_bytes} bytes; the export's `max_bytes` sets "
+            "another limit. Received: bytes, in row:",
             tf.strings.as_string(longest),
             row,
         ],

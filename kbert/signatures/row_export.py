@@ -47,13 +47,13 @@ class RowExport:
         """
         if options:
             raise TypeError(
-                "`method`, `max_new_tokens` and the like are of exports of tasks that write. "
-                f"Received: {', '.join(options)} for a {type(self.task).__name__}"
+                "`method`, `max_new_tokens` and similar options require a task that generates "
+                f"text. Received: {', '.join(options)} for a {type(self.task).__name__}"
             )
         return {}
 
     def fixed(self) -> dict[str, Any]:
-        """Returns the arguments of `predict` that `settings` determine."""
+        """Returns the arguments of `predict` that the export fixes; {} in this class."""
         return {}
 
     def outputs(self, features: Mapping[str, Any]) -> dict[str, Any]:
@@ -69,12 +69,12 @@ class RowExport:
             ValueError: the task has no such export.
         """
         raise ValueError(
-            f"Of a {type(self.task).__name__} there is no export but a SavedModel. "
-            'Received: a format other than "savedmodel"'
+            f"A {type(self.task).__name__} can be exported as a SavedModel only. Received: a "
+            'format other than "savedmodel"'
         )
 
     def samples(self, texts: Sequence[str]) -> list[dict[str, tf.Tensor]]:
-        """Returns batches of `inputs` to check the export on.
+        """Returns batches of `inputs`, by name, for a comparison of the export with the task.
 
         Args:
             texts: two or more texts.
@@ -97,7 +97,7 @@ class EncoderRows(RowExport):
     inputs: ClassVar[tuple[str, ...]] = ("token_ids", "segment_ids", "padding_mask")
 
     def samples(self, texts: Sequence[str]) -> list[dict[str, tf.Tensor]]:
-        """Returns three batches: the first text, all texts, and one half paired with the other."""
+        """Returns three batches: the first text, all texts, and pairs of the two halves."""
         task = self.task
         ids = task.tokenizer.encode(tf.constant(list(texts), tf.string))
         half = len(texts) // 2

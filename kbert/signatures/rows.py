@@ -45,7 +45,11 @@ class RowFunction:
     inputs: Mapping[str, tuple[str, ...]]
 
     def signature(self, sizes: Mapping[str, int] | None = None) -> Signature:
-        """Returns the model as an entry point; `sizes` are those of axes with a fixed size."""
+        """Returns the model as an entry point of a SavedModel.
+
+        Args:
+            sizes: name of an axis -> its fixed size; other axes have any size.
+        """
         sizes = sizes or {}
         specs = [
             tf.TensorSpec([sizes.get(axis) for axis in axes], tf.int32, name)
@@ -85,12 +89,18 @@ class RowFunction:
         return {name: _axes(x.shape, large[name].shape) for name, x in small.items()}
 
     def run(self, features: Mapping[str, Any]) -> dict[str, np.ndarray]:
-        """Computes the outputs for arrays with TensorFlow."""
+        """Returns name -> output, computed by TensorFlow; `features` are arrays by input name."""
         tensors = [tf.constant(np.asarray(features[name], np.int32)) for name in self.inputs]
         return {name: x.numpy() for name, x in self.graph(*tensors).items()}
 
 
 def _axes(small: Sequence[int], large: Sequence[int]) -> tuple[str | int, ...]:
+    """Returns the axes of an output: the names of variable axes, and the sizes of fixed ones.
+
+    Args:
+        small: shape of the output for inputs of the first sizes in `_SIZES`.
+        large: shape of the output for inputs of the second sizes.
+    """
     pairs = {(_SIZES[0][axis], _SIZES[1][axis]): axis for axis in _SIZES[0]}
     return tuple(pairs.get(both, both[0]) for both in zip(small, large, strict=True))
 
@@ -138,7 +148,7 @@ def differences(rows: RowFunction, samples: Sequence[Mapping[str, np.ndarray]], 
 
 
 def largest(differences: Mapping[str, float]) -> str:
-    """Returns the name of the largest difference; NaN counts as larger than any number.
+    """Returns the name of the output with the largest difference; NaN is larger than any number.
 
     >>> largest({"a": 0.5, "b": float("nan"), "c": 2.0})
     'b'

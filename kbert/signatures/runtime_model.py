@@ -29,6 +29,6 @@ class RuntimeModel(keras.Model):
 
     def call(self, *inputs: Any, **options: Any) -> Any:
         raise NotImplementedError(
-            "An export has no layers; it does what its task's `predict` and `evaluate` do. The "
-            "task itself is loaded from its preset"
+            "An export has no layers: use its task's `predict` and `evaluate`, or load the task "
+            "itself from its preset"
         )

@@ -45,12 +45,15 @@ class Columns:
         return " or ".join(" and ".join(names) for names in self.inputs)
 
     def found_in(self, there: Collection[str]) -> tuple[str, ...] | None:
-        """Returns the first set of `inputs` whose columns are all in `there`, or None."""
-        whole = (names for names in self.inputs if all(name in there for name in names))
-        return next(whole, None)
+        """Returns the first set of `inputs` whose names are all in `there`, or None.
+
+        `there` are the names of a table's columns.
+        """
+        complete = (names for names in self.inputs if all(name in there for name in names))
+        return next(complete, None)
 
     def shown_in(self, table: Table) -> list[str]:
-        """Returns the columns of a table that are written next to an answer."""
+        """Returns the names of a table's columns that are written next to an answer, "id" first."""
         inputs = tuple(dict.fromkeys(name for names in self.inputs for name in names))
         shown = inputs if self.shown is None else self.shown
         return [name for name in ("id", *shown) if name in table]

@@ -41,7 +41,7 @@ ELMO: dict[str, Any] = {
 
 
 class MaskedCorpus(CorpusObjective):
-    """Rows with masked tokens; each row is one run of text by default."""
+    """Objective on rows of a corpus with masked tokens; by default a row is one run of text."""
 
     settings: ClassVar[type[StepsSettings]] = MaskedSettings
     masks = True
@@ -53,15 +53,15 @@ class MaskedCorpus(CorpusObjective):
         final = self.options.final_masked_share
         if final is not None and any(phase.masked_share is not None for phase in self.plan):
             raise ValueError(
-                "The masked share changes from phase to phase or over the whole run: leave out "
-                "final_masked_share, or the shares of phases. Received: "
+                "final_masked_share and masked shares in phases exclude each other: leave out one "
+                "of them. Received: "
                 f"final_masked_share={final}, phases={self.options.phases}"
             )
         lexicons, masking = self._lexicons, self.options.masking
         if len(lexicons) > 1 and (len(lexicons) != len(self.plan) or masking != "phrase"):
             raise ValueError(
-                "Lexicons are one for the whole run, or with masking=phrase one for each of "
-                f"phases. Received: phrases={self.options.phrases}, "
+                "phrases must be one lexicon for the whole run or, with masking=phrase, one for "
+                f"each phase. Received: phrases={self.options.phrases}, "
                 f"phases={self.options.phases}, masking={masking}"
             )
         super().check()
@@ -93,35 +93,37 @@ class MaskedCorpus(CorpusObjective):
         )
 
     def more(self) -> dict[str, Any]:
-        """Returns further arguments of `pretraining_dataset`."""
+        """Returns arguments of `pretraining_dataset` that a subclass adds; here none."""
         return {}
 
     @property
     def _lexicons(self) -> list[str | None]:
-        """Paths of the phrase lexicons, one per phase; a single one is for all phases."""
-        given = self.options.phrases
-        if isinstance(given, str) and "," in given and not is_file(given):
-            given = tuple(path.strip() for path in given.split(","))
-        if isinstance(given, tuple):
-            return [os.fspath(path) or None for path in given]
-        return [None if given is None else os.fspath(given)]
+        """Path of each phase's phrase lexicon, None = none; a single entry is for all phases."""
+        phrases = self.options.phrases
+        if isinstance(phrases, str) and "," in phrases and not is_file(phrases):
+            phrases = tuple(path.strip() for path in phrases.split(","))
+        if isinstance(phrases, tuple):
+            return [os.fspath(path) or None for path in phrases]
+        return [None if phrases is None else os.fspath(phrases)]
 
     def _units(self, phase: Phase) -> dict[str, Any]:
-        """Returns the masking of a phase: phrases of its lexicon, or whole words without one.
+        """Returns the arguments `phrases` and `masking` of `pretraining_dataset` for a phase.
 
-        Empty if a single lexicon, or none, is used for all phases.
+        A phase with a lexicon masks its phrases, one without a lexicon whole words. Empty if all
+        phases use the same lexicon, or none.
         """
         lexicons = self._lexicons
         if len(lexicons) == 1:
             return {}
-        begins = [each.first_step for each in self.plan]
+        begins = [planned.first_step for planned in self.plan]
         path = lexicons[begins.index(phase.first_step)]
         return {"phrases": path, "masking": "whole_word" if path is None else "phrase"}
 
     def _shares(self, phase: Phase) -> dict[str, Any]:
-        """Returns the masked shares of a phase.
+        """Returns the arguments of `pretraining_dataset` for the masked share of a phase.
 
-        With `final_masked_share`, the share changes linearly over the run; a phase gets its part.
+        With `final_masked_share`, the share changes linearly over the run. The arguments then are
+        the phase's first and last share, its steps, and its steps done so far.
         """
         begin, end = self.options.masked_share, self.options.final_masked_share
         if end is None:
@@ -137,14 +139,17 @@ class MaskedCorpus(CorpusObjective):
 
     @property
     def _last_shares(self) -> dict[str, Any]:
-        """The last masked share of the run, so that all evaluations measure the same."""
+        """Arguments of `pretraining_dataset` for the masked share of evaluations.
+
+        It is the last share of the run, so that all evaluations measure the same.
+        """
         last, final = self.plan[-1].masked_share, self.options.final_masked_share
         share = next(x for x in (final, last, self.options.masked_share) if x is not None)
         return {"masked_share": share, "final_masked_share": None}
 
 
 class SentencesCorpus(MaskedCorpus):
-    """Masked rows, with the segments and masks that the heads of `Pretraining` need."""
+    """Objective on masked rows, with the segments and masks that `Pretraining`'s heads need."""
 
     def usual(self) -> dict[str, Any]:
         task = self.task
@@ -154,7 +159,7 @@ class SentencesCorpus(MaskedCorpus):
 
 
 class HybridCorpus(MaskedCorpus):
-    """Masked rows, with causal rows among them."""
+    """Objective on masked rows with causal rows among them, for `MaskedAndCausal`."""
 
     settings = HybridSettings
 
@@ -163,7 +168,10 @@ class HybridCorpus(MaskedCorpus):
 
 
 class PermutedCorpus(MaskedCorpus):
-    """Rows with permuted factorisation orders, which continue if the task has a memory."""
+    """Objective on rows with permuted factorisation orders, for `PermutationLM`.
+
+    If the task has a memory, row b of a batch continues row b of the previous batch.
+    """
 
     def usual(self) -> dict[str, Any]:
         if self.task.batch_size is None:
@@ -174,7 +182,7 @@ class PermutedCorpus(MaskedCorpus):
     def check(self) -> None:
         if not MASKING_SCHEMES[self.options.masking].permutes:
             raise ValueError(
-                "A PermutationLM reads permuted rows: leave masking out, or give permutation. "
+                "masking of a PermutationLM must be permutation, which is the default. "
                 f"Received: masking={self.options.masking}"
             )
         _check_rows(self)
@@ -182,7 +190,7 @@ class PermutedCorpus(MaskedCorpus):
 
 
 class CausalCorpus(CorpusObjective):
-    """Rows of packed text for next-token prediction."""
+    """Objective on rows of packed text, for next-token prediction."""
 
     usual_warmup = GPT_WARMUP
     runs = False  # whether a row continues in the next batch
@@ -197,7 +205,7 @@ class CausalCorpus(CorpusObjective):
 
 
 class RunsCorpus(CausalCorpus):
-    """Rows of text that continue in the next batch, for models with a memory."""
+    """Objective on rows of text that continue in the next batch, for models with a memory."""
 
     usual_warmup = WARMUP_STEPS
     runs = True
@@ -215,7 +223,7 @@ class RunsCorpus(CausalCorpus):
 
 
 class WordsCorpus(RunsCorpus):
-    """Words as characters; the targets are the next and the previous word.
+    """Objective on words read as characters; the targets are the next and the previous word.
 
     The softmax is over the first words of the shards' vocabulary, or over all of them.
     """
@@ -229,8 +237,8 @@ class WordsCorpus(RunsCorpus):
         tokenizer, words = load_tokenizer(folder), self.task.tokenizer.vocabulary
         if tokenizer.kind != "words" or tokenizer.vocabulary[: len(words)] != words:
             raise ValueError(
-                "The words of the softmax are the first of the corpus': prepare it with a "
-                "tokenizer of words, and give these to the model. Received: "
+                "The model's words must be the first words of the corpus's tokenizer: prepare the "
+                "corpus with a tokenizer of words, and create the model with them. Received: "
                 f"{len(words):,} words, and a {tokenizer.kind} tokenizer of "
                 f"{tokenizer.vocabulary_size:,} entries in {folder}"
             )
@@ -248,12 +256,12 @@ class WordsCorpus(RunsCorpus):
 
 
 def _check_rows(objective: CorpusObjective) -> None:
-    """Raises ValueError if the batch size of a phase differs from that of the task's memory."""
+    """Raises ValueError if a phase's batch size differs from that of the task's memory, if any."""
     rows = objective.task.batch_size
     for phase in objective.plan:
         if rows is not None and phase.batch_size != rows:
             raise ValueError(
-                "What a language model remembers belongs to the rows of a batch, so all "
-                f"phases must have its batch_size. Received: {phase.batch_size} rows in a "
-                f"phase, batch_size={rows}"
+                "All phases must have the batch_size of the task, whose memory is per sequence of "
+                f"a batch. Received: batch_size={phase.batch_size} in a phase, "
+                f"batch_size={rows} of the task"
             )

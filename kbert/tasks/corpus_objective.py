@@ -17,7 +17,7 @@ _PATHS = (str, os.PathLike)
 
 
 class CorpusObjective(StepsObjective):
-    """Text of a corpus in phases; a subclass defines the batches by `dataset`.
+    """Objective on the text of a corpus in phases; a subclass defines the batches by `dataset`.
 
     Args:
         task: a `Task`.
@@ -52,8 +52,8 @@ class CorpusObjective(StepsObjective):
         self.plan = parse_phases(text, options.steps, options.batch_size)
         if not self.masks and any(phase.masked_share is not None for phase in self.plan):
             raise ValueError(
-                f"A {type(task).__name__} masks nothing: its phases are written length:share or "
-                f"length:share:batch_size. Received: phases={options.phases}"
+                f"phases of a {type(task).__name__} must be length:share or "
+                f"length:share:batch_size (it masks nothing). Received: phases={options.phases}"
             )
         self.check()
 
@@ -66,7 +66,10 @@ class CorpusObjective(StepsObjective):
         return isinstance(data, (*_PATHS, Manifest, Mixture))
 
     def open(self, data: Any, cache_dir: PathLike | None) -> tuple[Corpus, Tokenizer]:
-        """Opens the corpus; returns it with the tokenizer of its ids, which is the task's."""
+        """Opens the corpus; returns it with the tokenizer of its ids, which is the task's.
+
+        `data` is a folder or text, see the class; text is prepared in `cache_dir`.
+        """
         return open_corpus(data, self.task.tokenizer, cache_dir), self.task.tokenizer
 
     def check(self) -> None:
@@ -75,8 +78,8 @@ class CorpusObjective(StepsObjective):
         for phase in self.plan:
             if longest is not None and phase.sequence_length > longest:
                 raise ValueError(
-                    "No phase may be longer than the model's max_positions; sequence_length or "
-                    f"phases say how long. Received: sequence_length={phase.sequence_length}, "
+                    "sequence_length, and every length in phases, must be at most the model's "
+                    f"max_positions. Received: sequence_length={phase.sequence_length}, "
                     f"max_positions={longest}"
                 )
             self.dataset(phase, "train")  # raises for invalid settings
@@ -87,7 +90,10 @@ class CorpusObjective(StepsObjective):
         return self.task.model.config.max_positions
 
     def stream(self, phase: Phase, split: str, **others: Any) -> dict[str, Any]:
-        """Returns the arguments common to all datasets of a corpus; see `dataset`."""
+        """Returns the arguments common to all datasets of a corpus, and the `others` unchanged.
+
+        `split` is "train" or "held_out".
+        """
         return {
             "split": split,
             "sequence_length": phase.sequence_length,
@@ -105,7 +111,7 @@ class CorpusObjective(StepsObjective):
         if documents >= needed:
             return None
         return (
-            f"{documents} held-out document(s) of {needed} that it takes; prepare the corpus with "
+            f"{documents} held-out document(s), {needed} required; prepare the corpus with "
             "a larger held_out_share"
         )
 

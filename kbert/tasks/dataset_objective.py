@@ -27,11 +27,14 @@ AFTER_FIT = "the weights that training ended with"
 
 
 class DatasetObjective(Objective):
-    """Batches in their order, for Keras' `fit`; with a `model_dir`, for a run that can resume.
+    """Objective on the user's batches in their order, trained on by Keras' `fit`.
+
+    With a `model_dir`, a `Run` trains on them instead, which writes checkpoints and can resume.
 
     Args:
         task: a `Task`.
         dataset: a `tf.data.Dataset` of dicts, as `loss_terms` reads them.
+        labels: must be None: batches contain their labels.
         model: model to train: the task, or a model that contains it; None = the task.
         epochs: number of epochs, of `steps_per_epoch` steps each.
         steps_per_epoch: updates of an epoch; None = until the dataset ends.
@@ -58,8 +61,8 @@ class DatasetObjective(Objective):
     ) -> None:
         if has_columns(dataset) and not isinstance(dataset, Mapping):
             raise ValueError(
-                f"A {type(task).__name__} is trained on batches, a tf.data.Dataset of dicts, as "
-                "kbert.data makes them of text. "
+                f"A {type(task).__name__} must be trained on batches: a tf.data.Dataset of dicts, "
+                "such as kbert.data makes from text. "
                 f"Received: a {type(dataset).__module__.split('.')[0]} {type(dataset).__name__}"
             )
         refuse_arguments(settings if labels is None else {"y": labels}, FIT_DATASET, "fit")
@@ -91,7 +94,10 @@ class DatasetObjective(Objective):
         verbose: str | int,
         callbacks: Sequence[keras.callbacks.Callback],
     ) -> keras.callbacks.History:
-        """Trains the model; for the arguments see `Task.fit`."""
+        """Trains the model and returns the history; for the arguments see `Task.fit`.
+
+        Without a `model_dir` this is Keras' `fit`, else a run with checkpoints.
+        """
         check_resume(resume, model_dir)
         steps = self._steps()
         if not self.model.compiled_by_user:
@@ -99,7 +105,7 @@ class DatasetObjective(Objective):
                 total = None if steps is None else steps * self.epochs
                 optimizer = settable(self.task.usual_optimizer(total), callbacks)
                 self.model.compile_by_default(optimizer)
-            logging.info("compile() was not called: trained by %s", type(optimizer).__name__)
+            logging.info("compile() was not called: training with %s", type(optimizer).__name__)
         if model_dir is None:
             history = TrainStep.fit(
                 self.model,
@@ -125,17 +131,22 @@ class DatasetObjective(Objective):
         verbose: str | int,
         callbacks: Sequence[keras.callbacks.Callback],
     ) -> keras.callbacks.History:
+        """Trains with checkpoints in `model_dir` and returns the history; see `fit`.
+
+        `steps` is the number of steps of an epoch. Raises ValueError if it is None (unknown), or if
+        the batches have no `position`.
+        """
         spec = getattr(self.dataset, "element_spec", None)
         if not isinstance(spec, Mapping) or "position" not in spec:
             raise ValueError(
-                "A run resumes where its last batch says: with a `model_dir` batches hold their "
-                "`position`, (B, 3) integers, as those of kbert.data do. "
-                f"Received: {type(self.dataset).__name__} without"
+                "With a `model_dir`, batches must have a `position` of (B, 3) integers, as those "
+                "of kbert.data do, so that the run can resume. "
+                f"Received: {type(self.dataset).__name__} without it"
             )
         if steps is None:
             raise ValueError(
-                "The length of a run is known before it begins: give `steps_per_epoch`. "
-                "Received: a dataset without end, or whose end is not known"
+                "With a `model_dir`, the number of steps must be known: pass `steps_per_epoch`. "
+                "Received: a dataset of infinite or unknown length"
             )
         history = Run(
             task=self.model,

@@ -81,29 +81,31 @@ class EncoderTask(Task):
 
         Raises also if the task does not accept such an encoder, or the token table is too small.
         """
-        read, given = (getattr(x, "max_characters", None) for x in (encoder.config, tokenizer))
-        if read != given:
+        encoder_characters, tokenizer_characters = (
+            getattr(x, "max_characters", None) for x in (encoder.config, tokenizer)
+        )
+        if encoder_characters != tokenizer_characters:
             raise ValueError(
-                "ELMo reads words with a CharacterTokenizer of its config's max_characters, and "
-                "every other encoder ids of a tokenizer with a vocabulary. Received: a "
-                f"{type(encoder).__name__} with max_characters={read}, a "
-                f"{type(tokenizer).__name__} with max_characters={given}"
+                "ELMo requires a CharacterTokenizer with its config's max_characters, and every "
+                "other encoder requires a tokenizer with a vocabulary. Received: a "
+                f"{type(encoder).__name__} with max_characters={encoder_characters}, a "
+                f"{type(tokenizer).__name__} with max_characters={tokenizer_characters}"
             )
-        if read is not None and not self.takes_characters:
+        if encoder_characters is not None and not self.takes_characters:
             raise ValueError(
-                f"On ELMo's features there are the tasks {_tasks_that('takes_characters')}. "
+                f"ELMo is supported by the tasks {_tasks_that('takes_characters')} only. "
                 f"Received: {type(self).__name__}"
             )
         is_decoder = isinstance(encoder, DecoderEncoder)
         if is_decoder and not self.takes_decoders:
             raise ValueError(
-                f"On a decoder there are the tasks {_tasks_that('takes_decoders')}. "
+                f"Decoders are supported by the tasks {_tasks_that('takes_decoders')} only. "
                 f"Received: {type(self).__name__}"
             )
-        rows = 0 if read else encoder.config.vocabulary_size
+        table_rows = 0 if encoder_characters else encoder.config.vocabulary_size
         if is_decoder:
-            rows = encoder.text_rows
-        if read is None and tokenizer.vocabulary_size > rows:
+            table_rows = encoder.text_rows
+        if encoder_characters is None and tokenizer.vocabulary_size > table_rows:
             raise ValueError(
                 "The encoder's token table must have a row for each vocabulary entry"
                 f"{', before those that DecoderEncoder.extend adds' if is_decoder else ''}. "
@@ -112,7 +114,10 @@ class EncoderTask(Task):
             )
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
-        """Like `TrainStep.compile`; if the task has a named edit, freezes the encoder's rest."""
+        """Compiles like `TrainStep.compile`.
+
+        If the task has a named edit, such as an adapter, the rest of the encoder is frozen.
+        """
         variants_of(self.encoder).train([self.variant])
         super().compile(*args, **kwargs)
 
@@ -124,8 +129,8 @@ class EncoderTask(Task):
     @property
     def record(self) -> dict[str, Any]:
         """Like `Task.record`, with the `input_tokens` needed to restore a `DecoderEncoder`."""
-        bare = self.reads_by_decoder and not self.encoder.has_input_tokens
-        return {**super().record, **({"input_tokens": False} if bare else {})}
+        lacks_input_tokens = self.reads_by_decoder and not self.encoder.has_input_tokens
+        return {**super().record, **({"input_tokens": False} if lacks_input_tokens else {})}
 
     @property
     def model(self) -> keras.Model:
@@ -169,19 +174,20 @@ class EncoderTask(Task):
         encoder: keras.Model,
         positions: Tensor | None,
     ) -> dict[str, Any]:
+        """Runs an encoder with the edit in use and returns its outputs; see `encode`."""
         names = set(input_names(encoder))
         if not encoder.config.num_segments:
             names.discard("segment_ids")
         inputs = {name: x for name, x in features.items() if name in names}
         if GLOBAL_POSITIONS in names and GLOBAL_POSITIONS not in inputs:
-            found = self.global_positions(features)
-            inputs |= {} if found is None else {GLOBAL_POSITIONS: found}
+            global_positions = self.global_positions(features)
+            inputs |= {} if global_positions is None else {GLOBAL_POSITIONS: global_positions}
         return call_encoder(encoder, inputs, training, positions)
 
     def predict_on_batch(self, x: Any) -> Any:
-        """Like Keras' `predict_on_batch`, for features; ids outside their tables raise."""
-        checks = isinstance(self.encoder, KerasModel)
-        return super().predict_on_batch(self.encoder.checked_ids(x) if checks else x)
+        """Like Keras' `predict_on_batch`, for features; ids outside a table raise ValueError."""
+        can_check = isinstance(self.encoder, KerasModel)
+        return super().predict_on_batch(self.encoder.checked_ids(x) if can_check else x)
 
     def global_positions(self, features: Mapping[str, Any]) -> Tensor | None:
         """Returns the positions of the global tokens, for encoders with global attention.
@@ -198,9 +204,9 @@ class EncoderTask(Task):
         return ops.zeros_like(features["token_ids"][:, :1]) if self.needs_pooler else None
 
     def encode_pooled(self, features: Mapping[str, Any], training: bool = False) -> Tensor:
-        """Returns only "pooled" of `encode`: (B, H), or (B, K, H) for packed rows."""
-        none = ops.zeros_like(features["padding_mask"][:, :0], dtype="int32")
-        return self.encode(features, training, positions=none)["pooled"]
+        """Returns only "pooled" of `encode`: (B, H), or (B, K, H) for rows that pack K examples."""
+        no_positions = ops.zeros_like(features["padding_mask"][:, :0], dtype="int32")
+        return self.encode(features, training, positions=no_positions)["pooled"]
 
     # Settings that decide what the heads' predictions mean: a student must have its teacher's.
     prediction_settings: tuple[str, ...] = ()
@@ -217,7 +223,7 @@ class EncoderTask(Task):
         for name, (setting, task) in _OTHER_ROWS.items():
             if name in batch and name not in self.knows_rows:
                 raise ValueError(
-                    f"Of rows of {setting} nothing is masked: kbert.tasks.{task} takes them. "
+                    f"Batches made with {setting} have no masked tokens: use kbert.tasks.{task}. "
                     f"Received: a {type(self).__name__} and a batch with {name}"
                 )
 
@@ -229,9 +235,9 @@ class EncoderTask(Task):
     def build_inputs(
         self, first: tf.RaggedTensor, second: tf.RaggedTensor | None = None
     ) -> dict[str, tf.Tensor]:
-        """Packs ragged ids into the encoder's input, at most `row_length` tokens wide.
+        """Packs token ids of texts, or of pairs with `second`, into the encoder's inputs (B, T).
 
-        See `kbert.tokenizers.packing`.
+        T is at most `row_length`; longer texts are truncated. See `kbert.tokenizers.packing`.
         """
         return self.form.build_inputs(
             first, second, max_length=self.row_length, multiple=self.width_multiple
@@ -241,8 +247,8 @@ class EncoderTask(Task):
         """Like `Task.save_to_preset`; a decoder with input tokens needs format="kbert"."""
         if format != "kbert" and self.reads_by_decoder and self.encoder.has_input_tokens:
             raise ValueError(
-                "A decoder that was fine-tuned with input tokens has rows of the token table that "
-                'other libraries have no place for; it is saved with format="kbert". Received: '
+                'format must be "kbert" for a decoder that was fine-tuned with input tokens: other '
+                "libraries do not support its additional token embeddings. Received: "
                 f"{format!r}"
             )
         super().save_to_preset(path, format, **options)
@@ -296,6 +302,6 @@ def input_names(encoder: keras.Model) -> tuple[str, ...]:
 
 
 def _tasks_that(can: str) -> str:
-    """Returns the names of the task classes with a certain attribute, separated by commas."""
+    """Returns the names of the task classes whose attribute `can` is true, with commas."""
     classes = (registry.get("task", kind) for kind in registry.names("task"))
     return ", ".join(sorted(cls.__name__ for cls in classes if getattr(cls, can, False)))

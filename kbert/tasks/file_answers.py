@@ -50,5 +50,5 @@ class FileAnswers:
         raise NotImplementedError(f"{type(self).__name__} must define `answer`.")
 
     def written(self, answers: Sequence) -> Sequence:
-        """Converts answers of `predict` to the form written to files: dicts, or numbers."""
+        """Returns answers of `predict` as written to files, dicts or numbers; here unchanged."""
         return answers

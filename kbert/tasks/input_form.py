@@ -54,9 +54,10 @@ class InputForm:
     def build_inputs(
         self, first: tf.RaggedTensor, second: tf.RaggedTensor | None = None, **sizes: Any
     ) -> dict[str, tf.Tensor]:
-        """Packs ragged ids into rows; see `build_inputs` of `kbert.tokenizers.packing`.
+        """Packs token ids of texts, or of pairs with `second`, into input rows (B, T) by name.
 
-        `sizes` are its `max_length` and `multiple`.
+        See `build_inputs` of `kbert.tokenizers.packing`. `sizes` are its `max_length`, the most
+        tokens of a row, and `multiple`, of which T is a multiple.
         """
         return build_inputs(
             first,
@@ -78,8 +79,8 @@ class InputForm:
 
     def token_name(self, token_id: int, tokenizer: Any) -> str:
         """Returns the token of an id, also if it is not in the tokenizer's vocabulary."""
-        own = self.names.get(token_id)
-        return tokenizer.id_to_token(token_id) if own is None else own
+        input_name = self.names.get(token_id)
+        return tokenizer.id_to_token(token_id) if input_name is None else input_name
 
 
 TEXTS_ALONE = InputForm(cls_id=None, sep_id=None, last_id=None, pad_id=0, separators=0, names={})
@@ -95,10 +96,10 @@ def check_encoder(encoder: Any, user: str) -> None:
     config = getattr(encoder, "config", None)
     if isinstance(encoder, keras.Model) and not isinstance(config, Seq2SeqConfig | None):
         return
-    hint = ", such as the `encoder` of this one" if isinstance(encoder, keras.Model) else ""
+    hint = ", such as the `encoder` of this model" if isinstance(encoder, keras.Model) else ""
     hint = hint if hasattr(encoder, "encoder") else ""
     raise TypeError(
-        f"{user} reads an encoder, as kbert.Encoder.from_preset gives it{hint}. "
+        f"{user} requires an encoder, as kbert.Encoder.from_preset returns it{hint}. "
         f"Received: {encoder!r:.200}"
     )
 
@@ -128,8 +129,8 @@ def input_form(encoder: keras.Model, tokenizer: TokenizerLike) -> InputForm:
     """
     if isinstance(encoder, Decoder):
         raise ValueError(
-            "A task fine-tunes a decoder as a kbert.models.DecoderEncoder, which "
-            "DecoderEncoder.extend(decoder) makes. Received: a Decoder"
+            "A decoder must be extended for a task on an encoder: pass "
+            "kbert.models.DecoderEncoder.extend(decoder). Received: a Decoder"
         )
     if not getattr(encoder, "has_input_tokens", True):
         return TEXTS_ALONE
@@ -157,7 +158,7 @@ def input_form(encoder: keras.Model, tokenizer: TokenizerLike) -> InputForm:
 
 
 def _check_padding(encoder: Any, tokenizer: TokenizerLike) -> None:
-    """Raises if a new model's config and tokenizer differ in the padding token.
+    """Raises ValueError if a new model's config and tokenizer differ in the padding token.
 
     A real token would then get the position of padding. For a pretrained model this is only a
     warning: some published models were trained so, with the positions of their library.
@@ -165,14 +166,12 @@ def _check_padding(encoder: Any, tokenizer: TokenizerLike) -> None:
     padding_id, pad_id = getattr(encoder.config, "padding_id", None), tokenizer.pad_id
     if padding_id in (None, pad_id):
         return
-    rule = "Positions pass over padding, and `padding_id` of the config is the tokenizer's"
+    rule = "`padding_id` of the config must be the tokenizer's `pad_id` (positions skip padding)"
     received = f"padding_id={padding_id}, a tokenizer whose `pad_id` is {pad_id}"
     source = getattr(encoder, "weights_from", None)
     if source is None:
-        raise ValueError(
-            f"{rule}: config.replace(padding_id={pad_id}) makes it so. Received: {received}"
-        )
+        raise ValueError(f"{rule}: use config.replace(padding_id={pad_id}). Received: {received}")
     logging.warning(
-        "%s: %s in a new model; this one keeps to what it was trained with: %s",
+        "%s: %s in a new model; this one keeps the value that it was trained with: %s",
         *(source, rule, received),
     )

@@ -50,21 +50,22 @@ def find_class(asked: type[Any], kind: str | None, module: str | None, source: s
         ValueError: the folder's task has no `kind`.
     """
     if kind is None:
-        raise ValueError(f"A folder's task must say its `kind`. Received: none in {source}")
+        raise ValueError(f"The task of a folder must have a `kind`. Received: none in {source}")
     if kind == asked.kind:
         return asked
-    found = registry.find("task", kind)
-    if found is not None and issubclass(found, asked):
-        return found
-    rule = f"The folder must hold the task that it is loaded as, {asked.__name__}. Received: a"
-    if found is not None:
+    task_class = registry.find("task", kind)
+    if task_class is not None and issubclass(task_class, asked):
+        return task_class
+    rule = f"The folder must contain a task of the class {asked.__name__}. Received: a"
+    if task_class is not None:
         raise WrongTaskError(
-            f"{rule} {found.__name__} in {source}. With new_head=True an encoder is taken alone",
-            found,
+            f"{rule} {task_class.__name__} in {source}. With new_head=True only the encoder is "
+            "loaded",
+            task_class,
         )
     raise WrongTaskError(
-        f"{rule} {kind} in {source}, of which no class is known: import the module that defines it "
-        f"before{f', {module}' if module else ''} (programs: --task_module)",
+        f"{rule} {kind} in {source}, which is not a registered class: first import the module that "
+        f"defines it{f', {module}' if module else ''} (programs: --task_module)",
         None,
     )
 
@@ -82,14 +83,14 @@ def saved_settings(checkpoint: Checkpoint, strict: bool, asked: type[Any]) -> di
             has a head that kbert has no task for.
     """
     if checkpoint.task is None and strict and (asked.has_head or checkpoint.foreign_head):
-        way_out = (
+        hint = (
             "new_head=True loads the encoder of any task and initialises new heads"
             if asked.has_head
-            else "strict=False takes the model alone"
+            else "strict=False loads the model alone"
         )
         raise ValueError(
-            f"A {asked.__name__} is loaded from a folder with its own heads and no others; "
-            f"{way_out}. Received: {checkpoint.foreign_head or 'no head that kbert knows'} in "
+            f"A {asked.__name__} can only be loaded from a folder with its own heads; "
+            f"{hint}. Received: {checkpoint.foreign_head or 'no head that kbert supports'} in "
             f"{checkpoint.source}"
         )
     settings = dict(checkpoint.task or {})
@@ -100,13 +101,17 @@ def saved_settings(checkpoint: Checkpoint, strict: bool, asked: type[Any]) -> di
 
 
 def check_order(labels: Any, saved: Sequence[Any] | None, source: str) -> None:
-    """Raises ValueError if `labels` are a folder's class names in another order."""
+    """Raises ValueError if `labels` are a folder's class names in another order.
+
+    `labels` may also be None or a number of classes, `saved` are the folder's, `source` is its name
+    for the message.
+    """
     if labels is None or isinstance(labels, int) or saved is None or list(labels) == list(saved):
         return
     if sorted(map(str, labels)) == sorted(map(str, saved)):
         raise ValueError(
-            "`labels` names the classes of the folder's head by their place, and these are the "
-            "folder's own in another order: leave them out, or have a new head by new_head=True. "
+            "`labels` must be in the order of the folder's head: leave them out, or pass "
+            "new_head=True for a new head. "
             f"Received: {list(labels)!r:.80}, where {source} has {list(saved)!r:.80}"
         )
 
@@ -143,16 +148,16 @@ def load_encoder(
         return late.load("encoder of", config.kind)(checkpoint, dtype, strict)
     checkpoint.expect(EncoderConfig)
     arrays = checkpoint.part("encoder/")
-    drawn = pooler and config.pooler_activation is None
-    if drawn:
+    pooler_is_new = pooler and config.pooler_activation is None
+    if pooler_is_new:
         huggingface = late.load("checkpoint format", "huggingface")
         activation = huggingface.usual_pooler(config, checkpoint.arrays, tokenizer.kind)
         config = config.replace(pooler_activation=activation)
     with without_drawing():
         encoder = Encoder(config, dtype=dtype)
         restore_edits(encoder, checkpoint.edits, checkpoint.source)
-        encoder.pooler_is_new = drawn
-        if drawn:
+        encoder.pooler_is_new = pooler_is_new
+        if pooler_is_new:
             arrays |= get_arrays(encoder.pooler, "encoder/pooler")
         set_arrays(encoder, "encoder", arrays, checkpoint.source, strict)
     encoder.weights_from = checkpoint.source

@@ -44,8 +44,8 @@ def cross_entropy(logits: Any, labels: Any, weights: Any) -> Pair:
         (10000.0, 1.0)
     """
     logits, weights = ops.cast(logits, "float32"), ops.cast(weights, "float32")
-    each = ops.sparse_categorical_crossentropy(labels, logits, from_logits=True)
-    return ops.sum(each * weights), ops.sum(weights)
+    losses = ops.sparse_categorical_crossentropy(labels, logits, from_logits=True)
+    return ops.sum(losses * weights), ops.sum(weights)
 
 
 def z_loss(logits: Any, weights: Any) -> Pair:
@@ -104,7 +104,7 @@ def smoothed_cross_entropy(
 
 
 def accuracy(logits: Any, labels: Any, weights: Any) -> Pair:
-    """Counts how often the largest logit is the label; arguments as in `cross_entropy`.
+    """Counts how often the largest of the logits (…, C) is the label (…), with weights (…).
 
     Returns float32 scalars (sum of weights of hits, sum of weights).
     """
@@ -115,7 +115,7 @@ def accuracy(logits: Any, labels: Any, weights: Any) -> Pair:
 
 
 def binary_cross_entropy(logits: Any, labels: Any, weights: Any) -> Pair:
-    """Sigmoid cross entropy from logits.
+    """Sigmoid cross entropy from logits, for labels that are each right or wrong.
 
     Args:
         logits: (...).
@@ -132,12 +132,12 @@ def binary_cross_entropy(logits: Any, labels: Any, weights: Any) -> Pair:
     """
     logits, labels, weights = (ops.cast(x, "float32") for x in (logits, labels, weights))
     # log(1 + e^x) - x·y, without the overflow.
-    each = ops.maximum(logits, 0.0) - logits * labels + ops.log1p(ops.exp(-ops.abs(logits)))
-    return ops.sum(each * weights), ops.sum(weights)
+    losses = ops.maximum(logits, 0.0) - logits * labels + ops.log1p(ops.exp(-ops.abs(logits)))
+    return ops.sum(losses * weights), ops.sum(weights)
 
 
 def squared_error(scores: Any, labels: Any, weights: Any) -> Pair:
-    """Squared error.
+    """Squared error of scores, weighted.
 
     Args:
         scores: (...).
@@ -175,12 +175,12 @@ def detection(logits: Any, labels: Any, weights: Any) -> dict[str, Pair]:
         >>> {name: (float(hits), float(count)) for name, (hits, count) in found.items()}
         {'accuracy': (2.0, 3.0), 'precision': (1.0, 2.0), 'recall': (1.0, 1.0)}
     """
-    yes = ops.cast(ops.cast(logits, "float32") > 0, "float32")
+    predictions = ops.cast(ops.cast(logits, "float32") > 0, "float32")
     labels, weights = ops.cast(labels, "float32"), ops.cast(weights, "float32")
-    right = ops.cast(yes == labels, "float32") * weights
-    hits = ops.sum(yes * labels * weights)
+    correct = ops.cast(predictions == labels, "float32") * weights
+    true_positives = ops.sum(predictions * labels * weights)
     return {
-        "accuracy": (ops.sum(right), ops.sum(weights)),
-        "precision": (hits, ops.sum(yes * weights)),
-        "recall": (hits, ops.sum(labels * weights)),
+        "accuracy": (ops.sum(correct), ops.sum(weights)),
+        "precision": (true_positives, ops.sum(predictions * weights)),
+        "recall": (true_positives, ops.sum(labels * weights)),
     }

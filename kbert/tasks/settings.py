@@ -24,8 +24,8 @@ class StepsSettings(OptimizerSettings, RunSettings):
     seed: int = option(0, help="Seed of weights, dropout, order and masks.", at_least=0)
     recompute: bool = option(
         False,
-        help="Compute each layer again in the backward pass, keeping only its input: less memory, "
-        "a third more computation, the same numbers.",
+        help="Gradient checkpointing: compute each layer again in the backward pass, storing only "
+        "its input. Less memory, a third more computation, the same results.",
         compiled=True,
         changes_numbers=False,
     )
@@ -35,8 +35,8 @@ class StepsSettings(OptimizerSettings, RunSettings):
     )
     average_checkpoints: int = option(
         1,
-        help="The final weights are the mean of this many last checkpoints; as many are kept, and "
-        "--checkpoint_every is 1000 or less, so that they are from the last quarter.",
+        help="Number of last checkpoints whose mean becomes the final weights; as many are kept, "
+        "and --checkpoint_every is 1000 or less, so that they are from the last quarter.",
         at_least=1,
         changes_numbers=False,
     )
@@ -44,16 +44,16 @@ class StepsSettings(OptimizerSettings, RunSettings):
     def check(self) -> None:
         if self.average_checkpoints > 1 and self.ema is not None:
             raise ValueError(
-                "The final weights are a mean of checkpoints or a moving average: leave out one. "
+                "average_checkpoints and ema exclude each other: leave out one of them. "
                 f"Received: average_checkpoints={self.average_checkpoints}, ema={self.ema}"
             )
-        made = -(-self.steps // (self.checkpoint_every or self.steps))
-        if self.average_checkpoints > min(made, self.keep_checkpoints):
+        num_checkpoints = -(-self.steps // (self.checkpoint_every or self.steps))
+        if self.average_checkpoints > min(num_checkpoints, self.keep_checkpoints):
             raise ValueError(
-                f"average_checkpoints={self.average_checkpoints} needs as many checkpoints: keep "
-                "more of them, or save them more often. Received: keep_checkpoints="
-                f"{self.keep_checkpoints}, and {made} of them are made: steps={self.steps}, "
-                f"checkpoint_every={self.checkpoint_every}"
+                f"average_checkpoints={self.average_checkpoints} requires as many checkpoints: "
+                "raise keep_checkpoints, or lower checkpoint_every. Received: keep_checkpoints="
+                f"{self.keep_checkpoints}, and {num_checkpoints} checkpoints by "
+                f"steps={self.steps}, checkpoint_every={self.checkpoint_every}"
             )
 
 
@@ -75,10 +75,10 @@ def checkpoint_defaults(settings: Mapping[str, Any]) -> dict[str, int]:
         return {}
     # So that they are from the last quarter of the run; from less of it if the run is long.
     every = -(-settings["steps"] // (4 * averaged))
-    usual: Any = {x.name: x.default for x in dataclasses.fields(StepsSettings)}
+    defaults: Any = {x.name: x.default for x in dataclasses.fields(StepsSettings)}
     return {
-        "checkpoint_every": min(every, usual["checkpoint_every"]),
-        "keep_checkpoints": max(averaged, usual["keep_checkpoints"]),
+        "checkpoint_every": min(every, defaults["checkpoint_every"]),
+        "keep_checkpoints": max(averaged, defaults["keep_checkpoints"]),
     }
 
 
@@ -100,7 +100,7 @@ class CorpusSettings(StepsSettings):
     sequence_length: int = Settings.with_default("sequence_length", 128)
     phases: str | None = option(
         None,
-        help="Sequence lengths in turn with their shares of the steps, as "
+        help="Phases of training, each a sequence length and its share of the steps, as "
         "length:share[:batch_size[:masked_share]],… For example 128:0.9:256,512:0.1:64, or "
         "128:0.9:256:0.3,512:0.1::0.15. Replaces --sequence_length.",
     )
@@ -122,5 +122,5 @@ class HybridSettings(MaskedSettings):
     """
 
     causal_share: float = option(
-        1 / 16, help="Share of the rows that are causal, evenly spread.", above=0, below=1
+        1 / 16, help="Share of the sequences that are causal, evenly spread.", above=0, below=1
     )

@@ -33,7 +33,7 @@ from kbert.training.strategies import Strategy, current_strategy
 
 
 class StepsObjective(Objective):
-    """A number of updates in phases; a subclass defines the batches by `dataset`.
+    """Objective of a number of updates in phases; a subclass defines the batches by `dataset`.
 
     Args:
         task: a `Task`.
@@ -63,16 +63,16 @@ class StepsObjective(Objective):
         self.notes = notes
         if "steps" not in settings:
             raise TypeError(
-                "Such a run has a length: fit(data, steps=…), its updates. Received: none"
+                "fit() requires the number of updates: fit(data, steps=…). Received: none"
             )
-        usual = {**checkpoint_defaults(settings), **self.usual()}
-        self.options: Any = self.settings.from_arguments({**usual, **settings}, "fit")
+        defaults = {**checkpoint_defaults(settings), **self.usual()}
+        self.options: Any = self.settings.from_arguments({**defaults, **settings}, "fit")
         self.is_compiled = self.model.compiled_by_user
         if self.is_compiled:
             check_compiled(self.settings, settings)
 
     def usual(self) -> dict[str, Any]:
-        """Returns the settings whose default depends on the task."""
+        """Returns name -> default of the settings whose default depends on the task."""
         return {}
 
     def dataset(self, phase: Phase, split: str, **stream: Any) -> tf.data.Dataset:
@@ -81,8 +81,8 @@ class StepsObjective(Objective):
         Args:
             phase: the phase.
             split: "train" or "held_out".
-            **stream: further arguments of the dataset: `start`, `epochs`, `num_hosts`,
-                `host_index`.
+            **stream: further arguments of the dataset: `start`, the position to resume from;
+                `epochs`, None = endless; `num_hosts` and `host_index`, for this host's rows.
         """
         raise NotImplementedError(f"{type(self).__name__} must define `dataset`.")
 
@@ -91,7 +91,7 @@ class StepsObjective(Objective):
         raise NotImplementedError(f"{type(self).__name__} must define `data`.")
 
     def scores(self) -> dict[str, float]:
-        """Returns further scores of the task, in addition to losses, on held-out data."""
+        """Computes further scores {name: number} on held-out data, in addition to the losses."""
         return {}
 
     @property
@@ -136,7 +136,10 @@ class StepsObjective(Objective):
         }
 
     def compile(self, callbacks: Sequence[keras.callbacks.Callback] = ()) -> None:
-        """Compiles the model for the run, unless the user has called `compile`."""
+        """Compiles the model with the run's settings, unless the user has called `compile`.
+
+        `callbacks` are those of the run: if one sets the learning rate, the rate starts constant.
+        """
         if self.is_compiled:
             return
         options = self.options
@@ -172,9 +175,9 @@ class StepsObjective(Objective):
         callbacks: Sequence[keras.callbacks.Callback] = (),
         strategy: Strategy | None = None,
     ) -> History:
-        """Trains the model; for the arguments see `Task.fit`.
+        """Trains the model and returns the history; for the other arguments see `Task.fit`.
 
-        `strategy` sets the devices; by default those of the scope that the task was created in.
+        `strategy` sets the devices; None = those of the scope that the task was created in.
         """
         if self.options.evaluate_every is not None and not self.evaluates:
             raise ValueError(
@@ -182,7 +185,7 @@ class StepsObjective(Objective):
             )
         if self.options.average_checkpoints > 1 and model_dir is None:
             raise ValueError(
-                "The mean of the last checkpoints needs a `model_dir`, where they are. Received: "
+                "average_checkpoints requires a `model_dir`, which has the checkpoints. Received: "
                 f"average_checkpoints={self.options.average_checkpoints}, model_dir=None"
             )
         with scope_of(self.task) if strategy is None else strategy.scope():
@@ -208,27 +211,31 @@ class StepsObjective(Objective):
     def _average(
         self, strategy: Strategy, model_dir: PathLike | None, step: int, verbose: str | int
     ) -> None:
-        """Sets the model to its averaged weights, evaluates them and writes average.json."""
+        """Sets the model to its averaged weights, evaluates it and writes average.json.
+
+        The average is the moving average with `ema`, else the mean of the last checkpoints in
+        `model_dir`. Without a `model_dir` nothing is written. `step` is the run's last update.
+        """
         options = self.options
         strategy.agrees(step)  # all wait until the chief has saved the last checkpoint
         if options.ema is not None:
             use_moving_average(self.model)
-            found: dict[str, Any] = {"ema": options.ema}
-            what = f"the moving average of the weights, with a decay of {options.ema}"
+            record: dict[str, Any] = {"ema": options.ema}
+            description = f"the moving average of the weights, with a decay of {options.ema}"
         else:
             folder = Path(cast(PathLike, model_dir)) / "checkpoints"
             steps = average_checkpoints(self.model, folder, options.average_checkpoints)
-            found = {"steps": steps}
-            what = f"the mean of the checkpoints of steps {', '.join(map(str, steps))}"
+            record = {"steps": steps}
+            description = f"the mean of the checkpoints of steps {', '.join(map(str, steps))}"
         evaluate = self.evaluation(self.model, self.plan[-1], strategy)
         values = {} if evaluate is None else {k: float(v) for k, v in evaluate().items()}
         if not strategy.is_chief:
             return
         if verbose:
-            print(f"the model is {what}")
+            print(f"the model is {description}")
             if values:
-                shown = " · ".join(f"{name} {value:.4g}" for name, value in values.items())
-                print(f"evaluation of it: {shown}")
+                listed = " · ".join(f"{name} {value:.4g}" for name, value in values.items())
+                print(f"evaluation of it: {listed}")
         if model_dir is not None:
-            content = json.dumps({**found, **values}, indent=2) + "\n"
+            content = json.dumps({**record, **values}, indent=2) + "\n"
             atomic.write(Path(model_dir) / "average.json", content.encode())

@@ -48,8 +48,8 @@ if TYPE_CHECKING:
 
 HELD_BY_HUGGING_FACE = ("dropout",)  # or named in a warning when it is written
 _SAVED_AS = (
-    "A task is saved with save_to_preset(folder) and loaded with from_preset(folder): its "
-    "tokenizer goes with it, which a .keras file cannot hold. For checkpoints of the "
+    "A task must be saved with save_to_preset(folder) and loaded with from_preset(folder), "
+    "which include its tokenizer; a .keras file cannot contain it. For checkpoints of the "
     "weights alone use save_weights()"
 )
 LEARNING_RATE = 1e-4  # BERT's (README of google-research/bert)
@@ -123,9 +123,9 @@ class Task(TrainStep, keras.Model):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Constructor arguments other than model, tokenizer and name, for a preset.
+        """Constructor arguments that a preset stores: all but model, tokenizer and name.
 
-        `labels` are names of classes; every format has a place for them.
+        `labels`, the names of classes, are stored by presets of every format.
         """
         return {}
 
@@ -237,7 +237,10 @@ class Task(TrainStep, keras.Model):
         return ""
 
     def report_cut(self, cut: int, count: int, what: str = "") -> None:
-        """Warns that `cut` of `count` examples lost tokens, if any did."""
+        """Warns that `cut` of `count` examples lost tokens, if any did.
+
+        `what` is text before "examples" in the message, such as "held-out ".
+        """
         warn_of_cut(cut, count, self.row_length, what, self.remedy)
 
     def signatures(self) -> dict[str, Signature]:
@@ -301,8 +304,8 @@ class Task(TrainStep, keras.Model):
         refuse_arguments(options, EXPORT, "export")
         check_finite(_arrays(self.parts), os.fspath(directory))
         self.check_answers(os.fspath(directory))
-        how = {"format": format, "precision": precision, "max_bytes": max_bytes, **options}
-        return late.load("export", "task")(self, directory, **how)
+        settings = {"format": format, "precision": precision, "max_bytes": max_bytes, **options}
+        return late.load("export", "task")(self, directory, **settings)
 
     def sample_outputs(self) -> dict[str, Any]:
         """Returns the outputs of model and heads for a short text; {} if a task defines none."""
@@ -348,9 +351,11 @@ class Task(TrainStep, keras.Model):
             for prefix in self.unknown_elsewhere:
                 if parts.pop(prefix, None) is not None:
                     logging.warning("%s has no %s head: it is left out", format, prefix)
-            if left := _without_place(type(self), self.settings, format):
-                listed = ", ".join(f"{name}={value!r}" for name, value in left.items())
-                logging.warning("%s has no place for settings of the task: %s", format, listed)
+            if unsupported := _without_place(type(self), self.settings, format):
+                listed = ", ".join(f"{name}={value!r}" for name, value in unsupported.items())
+                logging.warning(
+                    "%s does not support these settings of the task: %s", format, listed
+                )
         labels, arrays = record.pop("labels", None), _arrays(parts)
         check_finite(arrays, os.fspath(path))
         self.check_answers(os.fspath(path))
@@ -421,8 +426,8 @@ class Task(TrainStep, keras.Model):
         """
         if new_head and cls is Task:
             raise ValueError(
-                "new_head=True is asked of the kind of task with a newly initialised head, such as "
-                "TextClassifier. Received: Task, which is of no kind"
+                "new_head=True must be passed to the class of the new head, such as "
+                "TextClassifier. Received: Task, the base class"
             )
         folder = locate(path)
         checkpoint = read_checkpoint(folder, ignore=ignore)
@@ -444,7 +449,7 @@ class Task(TrainStep, keras.Model):
                 if settings:  # perhaps the caller's
                     raise
                 raise ValueError(
-                    f"A saved task's settings must be those of {cls.__name__}: {error} "
+                    f"The settings of a saved task must be arguments of {cls.__name__}: {error} "
                     f"Received: {checkpoint.source}"
                 ) from error
             for prefix, part in task.parts.items():
@@ -459,12 +464,15 @@ class Task(TrainStep, keras.Model):
 
     @classmethod
     def _read_tokenizer(cls, checkpoint: Checkpoint, folder: PathLike) -> Any:
-        """Loads the tokenizer of a folder."""
+        """Returns the tokenizer of `folder`; `checkpoint` is the folder's config and weights."""
         return read_tokenizer(checkpoint, folder)
 
     @classmethod
     def _make_model(cls, checkpoint: Checkpoint, dtype: DType) -> keras.Model:
-        """Returns the model of a folder's config and edits, with newly initialised weights."""
+        """Returns the model that a folder's config describes, with its edits, such as adapters.
+
+        Its weights are newly initialised: `from_preset` loads them later.
+        """
         model = make_model(checkpoint.config, dtype)
         restore_edits(model, checkpoint.edits, checkpoint.source)
         model.weights_from = checkpoint.source  # `from_preset` sets them once the heads exist
@@ -474,9 +482,13 @@ class Task(TrainStep, keras.Model):
     def _without_heads(
         cls, checkpoint: Checkpoint, tokenizer: TokenizerLike, dtype: DType, strict: bool
     ) -> keras.Model:
-        """Loads only the model of a folder, for a newly initialised head."""
+        """Loads the model of a folder alone, for `new_head` of `from_preset`.
+
+        By default raises ValueError, for tasks that have no head on an encoder. `checkpoint` is the
+        content of the folder; with `strict` its weights must be exactly the model's.
+        """
         raise ValueError(
-            "new_head=True is asked of a task that has a head on an encoder, such as "
+            "new_head=True requires a task that has a head on an encoder, such as "
             f"TextClassifier. Received: {cls.__name__}, which has none"
         )
 
@@ -491,8 +503,8 @@ def usual_schedule(
     Args:
         rate: peak learning rate.
         total_steps: number of steps of the run; None = not known.
-        warmup_steps: steps of the warm-up, which is shortened to a tenth of the run.
-        **decay: `decay` and `join` of `WarmupDecay`.
+        warmup_steps: steps of the warm-up; at most a tenth of the run if its length is known.
+        **decay: `decay` and `join` of `WarmupDecay`, used if the length of the run is known.
     """
     if total_steps is None:
         return WarmupDecay(rate, warmup_steps, warmup_steps, decay="constant")
@@ -500,9 +512,9 @@ def usual_schedule(
 
 
 def _arrays(parts: Mapping[str, keras.layers.Layer]) -> dict[str, np.ndarray]:
-    """Returns the weights of parts by their names in a preset."""
-    each = (get_arrays(part, prefix) for prefix, part in parts.items())
-    return {name: array for arrays in each for name, array in arrays.items()}
+    """Returns weights by their names in a preset; `parts` are layers by the prefix of the names."""
+    part_arrays = (get_arrays(part, prefix) for prefix, part in parts.items())
+    return {name: array for arrays in part_arrays for name, array in arrays.items()}
 
 
 def _huggingface() -> Any:
@@ -510,16 +522,19 @@ def _huggingface() -> Any:
 
 
 def _without_place(kind: type[Any], settings: Mapping[str, Any], format: str) -> dict[str, Any]:
-    """Returns the settings that the format has no place for and that differ from the default."""
+    """Returns the settings that differ from their default and that `format` cannot store.
+
+    `kind` is the class of the task, `settings` are its settings, `format` is another library's.
+    """
     parameters = inspect.signature(kind).parameters.items()
-    usual = {name: parameter.default for name, parameter in parameters}
-    usual = {name: [*x] if isinstance(x, tuple) else x for name, x in usual.items()}
-    held = kind.held_elsewhere
+    defaults = {name: parameter.default for name, parameter in parameters}
+    defaults = {name: [*x] if isinstance(x, tuple) else x for name, x in defaults.items()}
+    stored = kind.held_elsewhere
     if format == "huggingface":
         on_rows = kind.kind in _huggingface().ON_ROWS
-        held += HELD_BY_HUGGING_FACE + (("max_length",) if on_rows else ())
+        stored += HELD_BY_HUGGING_FACE + (("max_length",) if on_rows else ())
     return {
         name: value
         for name, value in settings.items()
-        if name not in held and (name not in usual or value != usual[name])
+        if name not in stored and (name not in defaults or value != defaults[name])
     }

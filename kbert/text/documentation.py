@@ -48,8 +48,8 @@ class Documentation(files.TextFile):
         modules = _modules(package)
         if not modules:
             raise ValueError(
-                "docs:NAME needs a package or module written in Python, of the standard library or "
-                f"installed. Received: {package!r}"
+                "docs:NAME requires a package or module written in Python, from the standard "
+                f"library or installed. Received: {package!r}"
             )
         sizes = (f"{name} {os.path.getsize(path)}\n" for name, path in modules)
         checksum = fingerprints.sha256("".join([repr((_EXTRACTION, package)), *sizes]))
@@ -65,7 +65,11 @@ class Documentation(files.TextFile):
 
 
 def _modules(package: str) -> list[tuple[str, str]]:
-    """Returns (name relative to its root, path) of each module without tests, sorted by name."""
+    """Returns (path relative to its root, path) of a package's modules, sorted, without tests.
+
+    The roots are those of the standard library and of the installed packages. `package` is a
+    top-level name, or "" for all packages.
+    """
     paths = sysconfig.get_paths()
     found: dict[str, str] = {}
     for root in dict.fromkeys((paths["stdlib"], paths["purelib"], paths["platlib"])):
@@ -137,7 +141,7 @@ def _prose_of_module(path: str) -> Iterator[str]:
 
 
 def _docstrings(node: ast.AST) -> Iterator[str]:
-    """Yields the docstrings of a module, its classes and functions, in source order."""
+    """Yields the docstrings of a parsed module, its classes and functions, in source order."""
     body: Any = getattr(node, "body", None)
     if body and not isinstance(node, (ast.If, ast.Try, ast.With)):
         value = body[0].value if isinstance(body[0], ast.Expr) else None

@@ -63,7 +63,10 @@ class File(source.Source):
         return size / self.consumed
 
     def blocks(self) -> Generator[bytes, None, None]:
-        """Yields the content in blocks of valid UTF-8; no character spans two blocks."""
+        """Yields the content in blocks of valid UTF-8; no character spans two blocks.
+
+        Invalid gzip data, or invalid UTF-8 with on_bad_utf8="fail", raises ValueError.
+        """
         with Path(self.path).open("rb") as raw:
             # Closing `raw` is enough: the gzip file has nothing else to close.
             file: Any = gzip.open(raw) if self.path.endswith(".gz") else raw  # noqa: SIM115
@@ -103,7 +106,8 @@ class File(source.Source):
         """Yields (number from 1, line without its newline). Only "\\n" ends a line.
 
         Args:
-            max_bytes: greatest length of a line; a longer one raises.
+            max_bytes: length beyond which an unfinished line raises ValueError. It is checked at
+                the end of each block (4 MiB), so a longer line inside a block passes.
             what: name for a line in the error message.
         """
         rest = b""
@@ -121,8 +125,8 @@ class File(source.Source):
         if rest:
             if number == 1 and b"\r" in rest.rstrip(b"\r"):
                 raise ValueError(
-                    f"{self.name}: lines end in \\n or \\r\\n; `tr '\\r' '\\n'` converts a file "
-                    "whose lines end in \\r. Received: one line, with \\r inside"
+                    f"{self.name}: lines must end in \\n or \\r\\n; `tr '\\r' '\\n'` converts a "
+                    "file whose lines end in \\r. Received: one line, with \\r inside"
                 )
             yield number, rest
 
@@ -165,11 +169,14 @@ def is_stream(path: str) -> bool:
 
 
 def refuse_array(name: str, line: str) -> None:
-    """Raises if the first line with text shows that a file is one JSON array of objects."""
+    """Raises ValueError if `line`, a file's first line with text, begins a JSON array of objects.
+
+    `name` names the file in the message, which explains JSON lines.
+    """
     if _ARRAY.match(line):
         raise ValueError(
-            f"{name} is a JSON array; lines of JSON are read, an object a line (`jq -c '.[]'` "
-            f"writes them). Received: {line[:80]!r}"
+            f"{name} is a JSON array, but JSON lines are required, one object per line (`jq -c "
+            f"'.[]'` writes them). Received: {line[:80]!r}"
         )
 
 
@@ -219,7 +226,7 @@ class TextFile(File):
 
 
 class JsonLinesFile(File):
-    """A file with one JSON object per line; one field of it is the document's text."""
+    """A file with one JSON object per line, whose string `field` is a document's text."""
 
     def __init__(self, path: str, field: str, on_bad_utf8: str) -> None:
         super().__init__(path, on_bad_utf8)
@@ -245,7 +252,11 @@ class JsonLinesFile(File):
             raise ValueError(f"{self.path} holds no text, only white space")
 
     def text(self, line: bytes, where: str) -> bytes:
-        """Returns the UTF-8 text in a line; error messages begin with `where`."""
+        """Returns the text of a line's JSON object as UTF-8.
+
+        A line without the string raises ValueError, whose message begins with `where`. Half a
+        surrogate pair does so too, or becomes U+FFFD with on_bad_utf8="replace".
+        """
         try:
             record = parse_json(line)
         except ValueError as error:
@@ -255,7 +266,7 @@ class JsonLinesFile(File):
         if not isinstance(record, dict) or not isinstance(record.get(self.field), str):
             found = sorted(record) if isinstance(record, dict) else type(record).__name__
             raise ValueError(
-                f"{where}: the rule is an object with a string under {self.field!r} (the field "
+                f"{where}: a line must be an object with a string {self.field!r} (another field "
                 f"can be chosen). Received: {found}"
             )
         text = record[self.field]
@@ -264,8 +275,8 @@ class JsonLinesFile(File):
         except UnicodeEncodeError as error:  # an escape such as \ud800 without its other half
             if self.errors == "strict":
                 raise ValueError(
-                    f"{where}: {self.field!r} holds half a surrogate pair at character "
-                    f"{error.start}; on_bad_utf8='replace' puts U+FFFD in its place"
+                    f"{where}: {self.field!r} contains half a surrogate pair at character "
+                    f"{error.start}; on_bad_utf8='replace' replaces it by U+FFFD"
                 ) from None
             self.replaced_characters += 1
             return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode()

@@ -47,7 +47,7 @@ class Pairs(source.Source, abc.ABC):
         if empty and not self._warned:
             self._warned = True
             logging.warning(
-                "%s: %d pairs with an empty side are left out; the first: %s",
+                "%s: %d pairs with an empty side are skipped; the first: %s",
                 self.name, empty, first,
             )  # fmt: skip
 
@@ -64,9 +64,9 @@ class Pairs(source.Source, abc.ABC):
 
     @abc.abstractmethod
     def _rows(self) -> Iterator[_Row]:
-        """Yields every pair, even with empty sides.
+        """Yields (file or data set, number in it, source, target) for every pair, even empty ones.
 
-        Updates `consumed` and `replaced_characters`.
+        The texts are UTF-8. Updates `consumed` and `replaced_characters`.
         """
 
 
@@ -99,8 +99,8 @@ class AlignedDocuments(source.Source):
             text = "\n".join(" ".join(side.split()) for side in pair).encode()
             if len(text) > source.MAX_DOCUMENT_BYTES:
                 raise ValueError(
-                    f"A text with its translation has at most {source.MAX_DOCUMENT_BYTES} bytes. "
-                    f"Received: {len(text)} in pair {number} of {self.pairs.name}"
+                    f"A text with its translation must have at most {source.MAX_DOCUMENT_BYTES} "
+                    f"bytes. Received: {len(text)} in pair {number} of {self.pairs.name}"
                 )
             yield text
 
@@ -130,23 +130,26 @@ class _FilePairs(Pairs):
         return text / self.size
 
     def _note(self, done: int, *reading: files.File) -> None:
-        """Updates `consumed`: `done` bytes of finished files, and what open files have read."""
+        """Sets `consumed` to `done`, the bytes of finished files, plus those read of open files."""
         self.consumed = done + sum(file.consumed for file in reading)
 
 
 class AlignedFiles(_FilePairs):
-    """Pairs from parallel files with one text per line: a source file and its target file."""
+    """Pairs from parallel files with one text per line: a source file and its target file.
+
+    `first` are the paths of the source files, `second` those of their target files, in order.
+    """
 
     def __init__(self, first: list[str], second: list[str], on_bad_utf8: str) -> None:
         if len(first) != len(second):
             raise ValueError(
-                "Every source file needs its target file. Received: "
-                f"{len(first)} files and {len(second)}: {first} and {second}"
+                f"Every source file must have a target file. Received: {len(first)} files and "
+                f"{len(second)}: {first} and {second}"
             )
         for path in (*first, *second):
             if sources.is_json_lines(path):
                 raise ValueError(
-                    "JSON lines hold both sides in one file: give it alone, with "
+                    "JSON lines must have both sides in one file: pass it alone, with "
                     f"columns=(…, …). Received: {path!r}"
                 )
         shown = ", ".join(f"{a} and {b}" for a, b in zip(first, second, strict=True))
@@ -192,7 +195,7 @@ class _ColumnPairs(_FilePairs):
 
     @abc.abstractmethod
     def _of_file(self, path: str) -> Iterator[tuple[files.File, int, bytes, bytes]]:
-        """Yields (open file, line number, first text, second text) for each line."""
+        """Yields (open file, line number, source, target) for each line of a file; UTF-8 texts."""
 
 
 class TabSeparated(_ColumnPairs):
@@ -202,8 +205,8 @@ class TabSeparated(_ColumnPairs):
         for path in paths:
             if path.removesuffix(".gz").endswith(".csv"):
                 raise ValueError(
-                    "Columns are separated by tabs. CSV is read by kbert.data.read_table, whose "
-                    f"columns make a list of pairs. Received: {path!r}"
+                    "Columns must be separated by tabs. Read CSV with kbert.data.read_table, and "
+                    f"make a list of pairs of its columns. Received: {path!r}"
                 )
         super().__init__(paths, columns, on_bad_utf8)
 
@@ -220,8 +223,8 @@ class TabSeparated(_ColumnPairs):
             if len(fields) < wanted:
                 if line.strip():
                     raise ValueError(
-                        f"{path}, line {number}: a row has at least {wanted} columns, with tabs "
-                        "between them; where the sides lie in two files, give both. Received: "
+                        f"{path}, line {number}: a row must have at least {wanted} columns, "
+                        "separated by tabs; if the sides are in two files, pass both. Received: "
                         f"{len(fields)} columns: {line[:80].decode(errors='replace')!r}"
                     )
                 fields = [b""] * wanted  # a blank line, counted as an empty pair
@@ -234,8 +237,8 @@ class JsonLines(_ColumnPairs):
     def __init__(self, paths: list[str], columns: Columns, on_bad_utf8: str) -> None:
         if columns is None or not isinstance(columns[0], str):
             raise ValueError(
-                "JSON lines need the keys of source and target, such as "
-                f"columns=('en', 'de'). Received: columns={columns!r} for {', '.join(paths)}"
+                "JSON lines require the keys of source and target, such as columns=('en', 'de'). "
+                f"Received: columns={columns!r} for {', '.join(paths)}"
             )
         super().__init__(paths, columns, on_bad_utf8)
 
@@ -255,7 +258,10 @@ class JsonLines(_ColumnPairs):
 
 
 class TfdsPairs(Pairs):
-    """Pairs from two features of a split of a TensorFlow data set."""
+    """Pairs from two features, `columns`, of a split of a TensorFlow data set.
+
+    None means the data set's own input and target (`supervised_keys`).
+    """
 
     unit = "example"
 
@@ -294,8 +300,8 @@ def _positions(path: str, names: Sequence[str], header: list[str]) -> list[int]:
     for name in names:
         if header.count(name) != 1:
             raise ValueError(
-                f"{path}, line 1: one column must be called {name!r}; columns without names are "
-                f"given by numbers, such as columns=(0, 1). Received: {header!s:.80}"
+                f"{path}, line 1: exactly one column must be named {name!r}; select columns "
+                f"without names by numbers, such as columns=(0, 1). Received: {header!s:.80}"
             )
     return [header.index(name) for name in names]
 
@@ -305,12 +311,16 @@ def _text_lines(file: files.File) -> Iterator[_Line]:
 
 
 def _unequal(one: files.File, other: files.File, ours: _Line | None, theirs: _Line | None) -> str:
-    """Returns the error message; reads the longer file to its end to report both lengths."""
+    """Returns the error message about parallel files with different numbers of lines.
+
+    `ours` and `theirs` are the next lines of `one` and `other`; None marks the file that has ended.
+    Reads the longer file to its end, to report both lengths.
+    """
     longer, shorter = (other, one) if ours is None else (one, other)
     number = next(line for line in (ours, theirs) if line is not None)[0]
     total = sum(1 for _ in _text_lines(files.File(longer.path, "replace")))
     return (
-        f"{one.path} and {other.path} must have a line for each line of the other: line {number} "
-        f"of {longer.path} is the first without a partner. Received: {total} lines in "
-        f"{longer.path}, {number - 1} in {shorter.path}"
+        f"{one.path} and {other.path} must have the same number of lines: line {number} of "
+        f"{longer.path} is the first without a partner. Received: {total} lines in {longer.path}, "
+        f"{number - 1} in {shorter.path}"
     )

@@ -65,15 +65,15 @@ def read_pairs(
     if target is not None:
         if columns is not None:
             raise ValueError(
-                "columns name the two sides of one file, and have no use if `target` is "
-                f"given. Received: columns={columns!r}, target={target!r}"
+                "columns must not be passed with `target`: they name the two sides of one file. "
+                f"Received: columns={columns!r}, target={target!r}"
             )
         return AlignedFiles(_expand(source), _expand(target), on_bad_utf8)
     if isinstance(source, str) and source.startswith("tfds:"):
         return TfdsPairs(source.removeprefix("tfds:"), columns, on_bad_utf8)
     paths = _expand(source)
     if len({sources.is_json_lines(path) for path in paths}) > 1:
-        raise ValueError(f"Files of columns or of JSON lines, not both. Received: {paths}")
+        raise ValueError(f"Files must be all of columns or all of JSON lines. Received: {paths}")
     kind = JsonLines if sources.is_json_lines(paths[0]) else TabSeparated
     return kind(paths, columns, on_bad_utf8)
 
@@ -91,7 +91,7 @@ def split_pairs(
         held_out_share: share of source texts in "held_out"; all others are in "train".
 
     Raises:
-        ValueError: unknown split, or a share outside of 0 … 1.
+        ValueError: unknown split, or a share that is negative, 1 or more.
 
     Example:
         >>> pairs = [(f"sentence {n}", f"Satz {n}") for n in range(1000)]
@@ -100,8 +100,8 @@ def split_pairs(
     """
     if split not in SPLITS or not 0 <= held_out_share < 1:
         raise ValueError(
-            f"split is one of {SPLITS}, held_out_share lies in 0 … 1, below 1. "
-            f"Received: split={split!r}, held_out_share={held_out_share}"
+            f"split must be one of {SPLITS}, and held_out_share at least 0 and below 1. Received: "
+            f"split={split!r}, held_out_share={held_out_share}"
         )
     return _of_split(pairs, split == "held_out", round(held_out_share * 2**64))
 
@@ -120,7 +120,7 @@ def _expand(paths: _Path | Sequence[_Path]) -> list[str]:
         paths = [paths]
     found = [path for pattern in paths for path in sorted(sources.expand(os.fspath(pattern)))]
     if not found:
-        raise ValueError("Pairs come from at least one file. Received: an empty list")
+        raise ValueError("Pairs require at least one file. Received: an empty list")
     return found
 
 
@@ -133,5 +133,6 @@ def _check_columns(columns: Any) -> None:
         or (kinds == {int} and min(columns) < 0)
     ):
         raise ValueError(
-            f"columns are two names or two numbers from 0, source and target. Received: {columns!r}"
+            "columns must be two different names or numbers from 0, for source and target. "
+            f"Received: {columns!r}"
         )

@@ -40,7 +40,7 @@ class Source:
         raise NotImplementedError
 
     def identity(self) -> dict:
-        """Returns a value that changes with the content; a resumed run compares it."""
+        """Returns a dict for JSON that changes with the content; a resumed run compares it."""
         raise NotImplementedError
 
     def expansion(self) -> float:
@@ -48,17 +48,21 @@ class Source:
         return 1.0
 
     def note_cut(self, where: str) -> None:
-        """Counts a document that was split, and logs a warning."""
+        """Counts a document that was split, and logs a warning; `where` is its place, for that."""
         self.cut_documents += 1
         logging.warning(
-            "%s: a document of more than %d bytes begins here; it is cut into parts at the ends "
-            "of lines or sentences. Separate documents by blank lines to avoid it.",
+            "%s: a document of more than %d bytes begins here; it is split into parts at the "
+            "ends of lines or sentences. Separate documents by blank lines to avoid this.",
             where,
             MAX_DOCUMENT_BYTES,
         )
 
     def parts(self, text: bytes, where: Callable[[], str]) -> list[bytes]:
-        """Returns the document as a list of one, or its parts if it is too long."""
+        """Returns a document's text as a list of one, or its parts if it is too long.
+
+        A document with several parts (`cut_document`) is counted and logged; `where` returns its
+        place for the log.
+        """
         pieces = cut_document(text)
         if len(pieces) > 1:
             self.note_cut(where())
@@ -104,6 +108,6 @@ def _cut_position(head: bytes) -> int:
 
 
 def check_bad_utf8_policy(on_bad_utf8: str) -> None:
-    """Raises unless the value is "fail" or "replace"."""
+    """Raises ValueError unless the value is "fail" or "replace"."""
     if on_bad_utf8 not in ("fail", "replace"):
-        raise ValueError(f"on_bad_utf8 is 'fail' or 'replace'. Received: {on_bad_utf8!r}")
+        raise ValueError(f"on_bad_utf8 must be 'fail' or 'replace'. Received: {on_bad_utf8!r}")

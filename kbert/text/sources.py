@@ -51,17 +51,20 @@ def open_sources(
             for path in expand(pattern):
                 opened[os.fspath(Path(path).resolve())] = _open_file(path, field, on_bad_utf8)
     if not opened:
-        raise ValueError("No sources: give at least one file, pattern, tfds:… or docs:")
+        raise ValueError("No sources: pass at least one file, pattern, tfds:… or docs:")
     return [opened[key] for key in sorted(opened)]
 
 
 def expand(pattern: str) -> list[str]:
-    """Returns the files that a path or pattern names, at least one."""
+    """Returns the files that a path or pattern names, at least one, in any order.
+
+    Without a matching file it raises FileNotFoundError, for a folder ValueError.
+    """
     # A file whose name contains brackets matches by its name before it is read as a pattern.
     if is_dir(pattern):
         raise ValueError(
-            f"A source is a file or a pattern of files, such as {pattern.rstrip('/')}/*.txt. "
-            f"Received the folder: {pattern!r}"
+            f"A source must be a file or a pattern of files, such as {pattern.rstrip('/')}/*.txt. "
+            f"Received: the folder {pattern!r}"
         )
     if exists(pattern):
         return [pattern]
@@ -72,18 +75,18 @@ def expand(pattern: str) -> list[str]:
 
 
 def check_format(path: str) -> None:
-    """Raises if a file's name has an unsupported extension, or if the path is a pipe."""
+    """Raises ValueError if a file has an unsupported extension, or if the path is a pipe."""
     if path.endswith(_OTHER_FORMATS):
-        raise ValueError(f"Text and JSON lines are read, plain or .gz. Received: {path!r}")
+        raise ValueError(f"A source must be text or JSON lines, plain or .gz. Received: {path!r}")
     if files.is_stream(path):
         raise ValueError(
-            "A corpus is read several times, and a pipe only once: write it into a file. "
-            f"Received: {path!r}"
+            "A corpus is read several times, but a pipe can be read only once: write it to a "
+            f"file. Received: {path!r}"
         )
 
 
 def is_json_lines(path: str) -> bool:
-    """Whether a file has the extension of JSON lines."""
+    """Whether a file has the extension of JSON lines: .jsonl or .json, also with .gz."""
     return path.removesuffix(".gz").endswith((".jsonl", ".json"))
 
 

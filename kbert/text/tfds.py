@@ -8,7 +8,9 @@ from kbert.text import source
 
 
 def open_split(spec: str) -> Any:
-    """Prepares the builder of `NAME[/CONFIG][:SPLIT]`; returns it and the split (default: train).
+    """Returns the builder and the split of `NAME[/CONFIG][:SPLIT]` (default: train).
+
+    The data set is downloaded and prepared if needed.
 
     Raises:
         ValueError: unknown name or split.
@@ -20,7 +22,7 @@ def open_split(spec: str) -> Any:
     try:
         builder = tfds.builder(name)
     except tfds.core.DatasetNotFoundError as error:
-        raise ValueError(f"tensorflow-datasets knows no such data set: {name!r}") from error
+        raise ValueError(f"tensorflow-datasets has no such data set: {name!r}") from error
     builder.download_and_prepare()
     splits = builder.info.splits
     if split.partition("[")[0] not in splits:
@@ -29,7 +31,7 @@ def open_split(spec: str) -> Any:
 
 
 def read_split(builder: Any, split: str) -> Any:
-    """Returns the examples as a `tf.data.Dataset`, in the same order every time."""
+    """Returns the examples of a builder's split as a `tf.data.Dataset`, in a fixed order."""
     import tensorflow_datasets as tfds
 
     # Files are read one after the other.
@@ -57,7 +59,7 @@ class TfdsSplit(source.Source):
         features = self.builder.info.features
         if field not in features:
             raise ValueError(
-                f"tfds:{name} has the fields {sorted(features)}; say which one holds the text. "
+                f"tfds:{name} has the fields {sorted(features)}; choose the one with the text. "
                 f"Received: field={field!r}"
             )
         self.examples = splits[self.split].num_examples
@@ -88,17 +90,21 @@ class TfdsSplit(source.Source):
             )
 
     def text(self, value: bytes, where: str) -> bytes:
-        """Returns the valid UTF-8 of a value; error messages begin with `where`."""
+        """Returns the value of the text feature as valid UTF-8; counts replaced characters.
+
+        Another type than bytes, or invalid UTF-8 with on_bad_utf8="fail", raises ValueError, whose
+        message begins with `where`.
+        """
         if not isinstance(value, bytes):
             raise ValueError(
-                f"{where}: the field {self.field!r} is not text. Received: {type(value).__name__}"
+                f"{where}: the field {self.field!r} must be text. Received: {type(value).__name__}"
             )
         try:
             text = value.decode("utf-8", self.errors)
         except UnicodeDecodeError as error:
             raise ValueError(
                 f"{where}: invalid UTF-8 at byte {error.start}: {error.reason}. "
-                "on_bad_utf8='replace' puts U+FFFD in its place"
+                "on_bad_utf8='replace' replaces it by U+FFFD"
             ) from None
         sound = text.encode()
         self.replaced_characters += sound.count(b"\xef\xbf\xbd") - value.count(b"\xef\xbf\xbd")

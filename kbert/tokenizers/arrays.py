@@ -24,16 +24,16 @@ class NeedsTensorFlow(ValueError):
 
 
 def refuse(tokenizer: Any, what: str) -> NeedsTensorFlow:
-    """Returns the error for a tokenizer with `what`, which only the graph supports."""
+    """Returns the error to raise without TensorFlow; `what` names the unsupported feature."""
     return NeedsTensorFlow(
-        "Without TensorFlow texts are split by byte pairs between the words of GPT-2, and by "
-        "WordPiece without added tokens and special tokens in the text. "
-        f"Received: a {type(tokenizer).__name__} with {what}"
+        "Without TensorFlow, only byte-level BPE with GPT-2's words and WordPiece without added "
+        "tokens and without special tokens in the text are supported. Received: a "
+        f"{type(tokenizer).__name__} with {what}"
     )
 
 
 def array_encoder(model: Any, before: Any, prepare: Callable[[str], str] | None) -> ArrayEncoder:
-    """Returns a function from texts to ids as arrays.
+    """Returns a function from a list of texts to a `Ragged` with a row of ids per text.
 
     Args:
         model: a model of `tokenizers.models`, which splits words into subwords.
@@ -61,7 +61,10 @@ def as_text(text: str | bytes) -> str:
 
 
 def encode_each(encode: ArrayEncoder, texts: str | bytes | Iterable[str]) -> Any:
-    """Returns rows of ids for several texts, or an array of ids for one text."""
+    """Encodes texts by `encode`: returns a `Ragged` with a row per text; for one string, an array.
+
+    Raises TypeError if an item is neither str nor bytes.
+    """
     if isinstance(texts, str | bytes):
         return encode([texts])[0]
     return encode(list(each_text(texts)))

@@ -111,7 +111,7 @@ class Tokenizer(Serializable):
         """Returns the id of a token. Raises ValueError if it is not in the vocabulary."""
         if token not in self._id_of:
             raise ValueError(
-                f"No such piece among the {self.vocabulary_size} of the vocabulary. "
+                f"The token must be one of the {self.vocabulary_size} in the vocabulary. "
                 f"Received: {token!r}"
             )
         return self._id_of[token]
@@ -167,8 +167,8 @@ class Tokenizer(Serializable):
         """
         if self.unk_id is None:
             raise ValueError(
-                "Encoding words needs a tokenizer with an unknown token, for words that "
-                f"normalisation empties. Received: a {type(self).__name__} without one"
+                "Encoding words requires a tokenizer with an unknown token, for words that are "
+                f"empty after normalisation. Received: a {type(self).__name__} without one"
             )
         return call_with_batch(self._words_graph, words)
 
@@ -221,10 +221,13 @@ class Tokenizer(Serializable):
         return texts.decode() if isinstance(texts, bytes) else [text.decode() for text in texts]
 
     def cut_at_masks(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        """Splits texts (B,) at mask tokens into parts (B, 1 + masks) to be encoded separately."""
+        """Splits texts (B,) at mask tokens into parts (B, 1 + masks) to be encoded separately.
+
+        Raises ValueError if the tokenizer has no mask token.
+        """
         if self.mask_token is None:
             raise ValueError(
-                "Filling masks needs a tokenizer with a mask token. Received: a "
+                "Filling masks requires a tokenizer with a mask token. Received: a "
                 f"{type(self).__name__} with {', '.join(self.special_tokens) or 'no role'} only"
             )
         return tf.strings.split(texts, self.mask_token)
@@ -247,7 +250,7 @@ class Tokenizer(Serializable):
         super().save(folder)
 
     def _may_stay(self, path: Path) -> bool:
-        """Whether a file is KerasHub's tokenizer.json, or one that describes this tokenizer."""
+        """Whether `save` leaves a file: a tokenizer.json of KerasHub, or of this tokenizer."""
         if path.name != "tokenizer.json" or not path.is_file():
             return False
         content, written = path.read_bytes(), getattr(self, "tokenizer_json", None)
@@ -279,29 +282,32 @@ class Tokenizer(Serializable):
 
     @abc.abstractmethod
     def _encode(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        """(B,) strings -> (B, None) int32 ids."""
+        """Texts (B,) -> ids (B, None) int32."""
 
     def _array_encoder(self) -> ArrayEncoder:
-        """Creates `array_encoder`; kinds that do not override this need the TensorFlow graph."""
-        raise refuse(self, "another kind of pieces")
+        """Creates `array_encoder`; raises NeedsTensorFlow for kinds that do not override this."""
+        raise refuse(self, "another algorithm")
 
     def _encode_words(self, words: tf.Tensor) -> tf.RaggedTensor:
-        """(W,) strings -> (W, None) int32 ids."""
+        """Words (W,) -> ids (W, None) int32; a word without tokens becomes the unknown token."""
         ids = self._encode(self._within_text(words))
         nothing = tf.cast(ids.row_lengths() == 0, tf.int64)
         unknown = tf.fill([tf.reduce_sum(nothing)], tf.constant(self.unk_id, tf.int32))
         return tf.concat([ids, tf.RaggedTensor.from_row_lengths(unknown, nothing)], 1)
 
     def _within_text(self, words: tf.Tensor) -> tf.Tensor:
-        """Returns texts (W,) that are encoded like the words (W,) in the middle of a text."""
+        """Returns the words (W,) as they stand inside a text: for some kinds, after a space."""
         return words
 
     @abc.abstractmethod
     def _encode_with_offsets(self, texts: tf.Tensor) -> Pieces:
-        """(B,) strings -> their tokens, see `Pieces`."""
+        """Texts (B,) -> ids, byte ranges in the texts, and word starts: see `Pieces`."""
 
     def _described(self, unit: str, texts: tf.Tensor) -> dict[str, tf.RaggedTensor]:
-        """Returns the result of `encode_with_offsets`."""
+        """Returns the dict of `encode_with_offsets` for texts (B,).
+
+        `unit` is the unit of the ranges, "byte" or "character".
+        """
         ids, starts, ends, is_first = self._encode_with_offsets(texts)
         words = word_numbers(ids, is_first)
         if unit == "character":
@@ -310,7 +316,7 @@ class Tokenizer(Serializable):
 
     @abc.abstractmethod
     def _decode_rows(self, ids: tf.RaggedTensor) -> tf.Tensor:
-        """(B, None) ids -> (B,) strings."""
+        """Ids (B, None) -> texts (B,), with all special tokens that are among the ids."""
 
     @functools.cached_property
     def _decode_graphs(self) -> dict[bool, Callable]:
@@ -318,7 +324,7 @@ class Tokenizer(Serializable):
         return {skip: on_cpu(functools.partial(self._texts, skip), rows) for skip in (True, False)}
 
     def _texts(self, skip_special_tokens: bool, ids: tf.RaggedTensor) -> tf.Tensor:
-        """(B, None) ids -> (B,) strings."""
+        """Ids (B, None) -> texts (B,), without special tokens if `skip_special_tokens`."""
         return self._decode_rows(self._without_specials(ids) if skip_special_tokens else ids)
 
     @property
@@ -335,12 +341,15 @@ class Tokenizer(Serializable):
         wrong = ids[(ids < 0) | (ids >= self.vocabulary_size)]
         if wrong.size:
             raise ValueError(
-                f"Ids of this vocabulary lie in 0..{self.vocabulary_size - 1}. "
-                f"Received: {wrong.ravel()[0]}"
+                f"Token ids must be from 0 to {self.vocabulary_size - 1}. Received: "
+                f"{wrong.ravel()[0]}"
             )
 
     def _decode(self, ids: tf.Tensor | tf.RaggedTensor, skip_special_tokens: bool) -> tf.Tensor:
-        """(B, T) ids -> (B,) strings, (T,) ids -> a scalar."""
+        """Ids (B, T) -> texts (B,), or ids (T,) -> a scalar text.
+
+        Raises ValueError, when called eagerly, for an id outside of the vocabulary.
+        """
         if isinstance(ids, tf.Tensor):
             if ids.shape.rank == 1:
                 return self._decode(ids[None], skip_special_tokens)[0]

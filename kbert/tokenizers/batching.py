@@ -36,15 +36,17 @@ def call_with_batch(function: Callable[[tf.Tensor], Any], texts: Any) -> Any:
     rank = texts.shape.rank
     if rank not in (0, 1):
         raise ValueError(
-            "Texts are one string or a 1-D list or tensor of strings. "
-            f"Received: a tensor of shape {texts.shape}"
+            "Texts must be one string or a 1-D list or tensor of strings. Received: a tensor of "
+            f"shape {texts.shape}"
         )
     out = function(texts[None] if rank == 0 else texts)
     return tf.nest.map_structure(lambda x: x[0], out) if rank == 0 else out
 
 
 def batches(texts: Iterable[str | bytes]) -> Iterator[list[str | bytes]]:
-    """Yields the texts in lists of about a megabyte; raises like `kbert.core.in_memory.each_text`.
+    """Yields the texts in lists of at most 4096 texts and about a megabyte.
+
+    Raises TypeError if `texts` is one string, or an item is neither str nor bytes.
 
     Example:
         >>> list(batches(["one", "two"]))
@@ -54,7 +56,7 @@ def batches(texts: Iterable[str | bytes]) -> Iterator[list[str | bytes]]:
 
 
 def with_progress(texts: Iterable[str | bytes], description: str) -> Iterator[str | bytes]:
-    """Yields the texts and shows a progress bar of their bytes on stderr."""
+    """Yields the texts; shows on stderr a progress bar of their bytes, labelled `description`."""
     done = 0
     with Progress(description, None, "B") as bar:
         for text in each_text(texts):

@@ -29,7 +29,8 @@ def check_forms(content: Mapping[str, Any], forms: Mapping[str, Form], path: Pat
 
     Args:
         content: key -> value.
-        forms: key -> rule. A key may be absent from `content`.
+        forms: key -> the rule in words, and a function that checks a value. A key may be absent
+            from `content`.
         path: the file, for the error message.
 
     Example:
@@ -69,7 +70,7 @@ def _is_post_processor(entry: Any) -> bool:
 
 
 def _is_template(step: dict[str, Any]) -> bool:
-    """Whether a post-processor step, which puts tokens around texts, has the fields of its kind."""
+    """Whether a step of a post-processor has the fields that its "type" requires."""
     if step.get("type") in ("BertProcessing", "RobertaProcessing"):
         ends = (step.get("cls"), step.get("sep"))
         return all(isinstance(end, list) and [*map(type, end)] == [str, int] for end in ends)
@@ -92,7 +93,7 @@ def _as_list(value: Any) -> list[Any]:
 
 
 def _is_model(entry: Any) -> bool:
-    """Whether an entry has tokens with their ids, or with scores in the order of their ids."""
+    """Whether the "vocab" of a model is {token: id} or [[token, score], …]; it may be missing."""
     if not isinstance(entry, dict):
         return False
     vocabulary = entry.get("vocab", {})
@@ -114,11 +115,11 @@ _TOKENS: Form = (
     lambda x: not x or (isinstance(x, list) and all(map(_is_token, x))),
 )
 _NAMED_TOKENS: Form = (
-    "a list of tokens, or an object of tokens by names",
+    "a list of tokens, or an object that maps names to tokens",
     lambda x: _TOKENS[1]([*x.values()] if isinstance(x, dict) else x),
 )
 _IDS: Form = (
-    "an object of ids by their tokens",
+    "an object that maps tokens to ids",
     lambda x: isinstance(x, dict) and all(type(number) is int for number in x.values()),
 )
 _NAMED = {
@@ -131,7 +132,7 @@ _FORMS: Mapping[str, Mapping[str, Form]] = {
         **dict.fromkeys(("do_lower_case", "strip_accents", "tokenize_chinese_chars"), FLAG),
         **dict.fromkeys(("add_prefix_space", "keep_accents", "special_tokens_in_text"), FLAG),
         "added_tokens_decoder": (
-            "an object of tokens by their ids",
+            "an object that maps ids to tokens",
             lambda x: (
                 not x
                 or (
@@ -145,7 +146,7 @@ _FORMS: Mapping[str, Mapping[str, Form]] = {
     },
     "special_tokens_map.json": _NAMED,
     "tokenizer.json": {
-        "model": ("an object with pieces and their numbers", _is_model),
+        "model": ("an object with tokens and their ids or scores", _is_model),
         "config": ("an object", lambda x: isinstance(x, dict)),
         "normalizer": ("a normalizer, or null", lambda x: not x or _is_normalizer(x)),
         "pre_tokenizer": ("a pre-tokenizer, or null", lambda x: not x or _is_step(x)),
@@ -183,7 +184,7 @@ class TokenizerFolder:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Reads the JSON files that exist.
+        """Reads the JSON files that exist in the folder `path`.
 
         Raises:
             ValueError: a file is damaged or has an unexpected form; the message names it.
@@ -207,7 +208,7 @@ class TokenizerFolder:
 
     @property
     def words_file(self) -> Path | None:
-        """The vocabulary of words: kbert's, or the one next to bilm-tf's options.json.
+        """The vocabulary of words: kbert's, or the one next to bilm-tf's options.json; or None.
 
         Raises:
             ValueError: several vocabularies next to options.json.
@@ -232,7 +233,7 @@ class TokenizerFolder:
         found = sorted(self.path.glob("*.model"))
         if len(found) > 1:
             raise ValueError(
-                "A tokenizer's folder holds one SentencePiece model. Received: "
+                "A tokenizer's folder must contain only one SentencePiece model. Received: "
                 f"{', '.join(path.name for path in found)} in {self.path}"
             )
         return found[0] if found else None
@@ -247,7 +248,11 @@ class TokenizerFolder:
         return found
 
     def added_tokens(self) -> list[dict[str, Any]]:
-        """Returns entries with `id`, `content` and flags, from the first file that has any."""
+        """Returns the added tokens as entries with `id`, `content` and, in most files, flags.
+
+        They come from the first file that has any: tokenizer.json, tokenizer_config.json or
+        added_tokens.json.
+        """
         if self.full.get("added_tokens"):
             return self.full["added_tokens"]
         if self.config.get("added_tokens_decoder"):
@@ -260,7 +265,10 @@ class TokenizerFolder:
         return []
 
     def specials_without_role(self) -> set[str]:
-        """Returns the special tokens without a role that the settings name."""
+        """Returns the special tokens without a role.
+
+        tokenizer_config.json or special_tokens_map.json lists them.
+        """
         found = set()
         for key in _WITHOUT_ROLE:
             named = self.config.get(key) or self.special.get(key) or []
@@ -275,7 +283,7 @@ class TokenizerFolder:
 
     @functools.cached_property
     def class_name(self) -> str:
-        """Hugging Face's class without "Fast", as transformers chooses it; "" if none is named."""
+        """Name of the tokenizer's class in transformers, without "Fast"; "" if no file names it."""
         if self.model_config.get("model_type") in _RUN_AS_WRITTEN:
             return "TokenizersBackend"
         named = self.config.get("tokenizer_class") or self.model_config.get("tokenizer_class")
@@ -283,54 +291,57 @@ class TokenizerFolder:
 
     @property
     def stem(self) -> str:
-        """The name of the class without "Tokenizer": "Bert", "BertLegacy", "TokenizersBackend"."""
+        """`class_name` without "Tokenizer": "Bert", "BertLegacy", "TokenizersBackend"."""
         return re.sub("Tokenizer(?!s)", "", self.class_name, count=1)
 
     def is_of(self, classes: Collection[str], model_types: Collection[str]) -> bool:
-        """Whether the class is in `classes` or, if no class is named, the model in `model_types`.
+        """Whether the tokenizer's class is in `classes`; without a class, the model's type decides.
 
         Args:
             classes: names of classes without "Tokenizer" and "Fast".
-            model_types: values of `model_type` in config.json.
+            model_types: values of `model_type` in config.json; used if no file names a class.
         """
         if self.class_name:
             return self.stem in classes
         return self.model_config.get("model_type") in model_types
 
     def normalizers(self) -> list[dict[str, Any]]:
-        """Returns the steps of the normalizer in tokenizer.json, also of a single normalizer."""
+        """Returns the normalizer of tokenizer.json as a list of steps; [] if it has none."""
         normalizer = self.full.get("normalizer")
         return _steps(normalizer, "normalizers") if normalizer else []
 
     def pre_tokenizers(self) -> list[dict[str, Any]]:
-        """Returns the steps of the pre-tokenizer in tokenizer.json, also of a single one."""
+        """Returns the pre-tokenizer of tokenizer.json as a list of steps; [] if it has none."""
         found = self.full.get("pre_tokenizer")
         return _steps(found, "pretokenizers") if found else []
 
     def refuse_added(self, vocabulary: Sequence[str]) -> None:
-        """Raises for added tokens, in kinds that only find special tokens of the vocabulary.
+        """Refuses added tokens, for kinds of tokenizers that do not support them.
+
+        Special tokens of `vocabulary`, which lists the tokens in the order of their ids, may stay.
 
         Raises:
-            ValueError: other tokens were added.
+            ValueError: an added token is not special, or has another id in the vocabulary or none.
         """
         specials = {*self.special_tokens().values(), *self.specials_without_role()}
         listed = {entry["content"] for entry in self.added_tokens()}
         for token in sorted(self.specials_without_role() - listed - {*vocabulary}):
             raise ValueError(
-                "Special tokens without a role are pieces of the vocabulary. Received: "
-                f"{' or '.join(_WITHOUT_ROLE)} with {token!r} in {self.path}, which it lacks"
+                "Special tokens without a role must be tokens of the vocabulary. Received: "
+                f"{' or '.join(_WITHOUT_ROLE)} with {token!r} in {self.path}, which the "
+                "vocabulary lacks"
             )
         for entry in self.added_tokens():
             token, number = entry["content"], entry["id"]
             if not entry.get("special", token in specials):
                 reason = "it would be found in every text"
             elif list(vocabulary[number : number + 1]) != [token]:
-                reason = f"the vocabulary has no such piece of the id {number}"
+                reason = f"the vocabulary does not have it as id {number}"
             else:
                 continue
             raise ValueError(
-                "Tokens can be added to WordPiece and byte-level BPE alone. "
-                f"Received: {token!r} in {self.path}, and {reason}"
+                f"Only WordPiece and byte-level BPE support added tokens. Received: {token!r} in "
+                f"{self.path}: {reason}"
             )
 
     def check_rows(self, tokenizer: Any, *, own_template: bool = False) -> None:
@@ -349,7 +360,7 @@ class TokenizerFolder:
 
         Raises:
             ValueError: the post-processor of tokenizer.json puts other tokens around texts, or
-                none; or texts are truncated at the beginning.
+                none, or has other ids for them; or texts are truncated at the beginning.
         """
         cls, sep = tokenizer.cls_token, tokenizer.sep_token
         if None in (cls, sep, tokenizer.mask_token):
@@ -357,15 +368,15 @@ class TokenizerFolder:
         cut = (self.full.get("truncation") or {}).get("direction", "Right").lower()
         if (side := self.config.get("truncation_side", cut)) != "right":
             raise ValueError(
-                "An encoder's texts are cut at their end. "
-                f"Received: truncation_side={side!r} in {self.path}"
+                "Texts of an encoder must be truncated at their end. Received: "
+                f"truncation_side={side!r} in {self.path}"
             )
         second = 1 if own_template else None  # segment of B in a pair; None = not specified
         step = None if own_template else self.full.get("post_processor")
         if not (own_template or step) and self._runs_tokenizer_json():
             raise ValueError(
-                f"Texts of an encoder stand between {cls} and {sep}. Received: no post_processor "
-                f"in {self.path / 'tokenizer.json'}, which puts nothing around them"
+                f"A tokenizer.json must put the texts of an encoder between {cls} and {sep}. "
+                f"Received: no post_processor in {self.path / 'tokenizer.json'}"
             )
         for each in _steps(step, "processors") if step else []:
             kind = each["type"]
@@ -388,20 +399,20 @@ class TokenizerFolder:
             if not any(single == one and pair in (two, ["A", "B"]) for one, two in possible):
                 shown = f"{' '.join(single)} and {' '.join(pair)}"
                 raise ValueError(
-                    f"Rows of this tokenizer are {' '.join(map(str, usual[0]))} and "
-                    f"{' '.join(map(str, usual[1]))}; no other tokens are put around texts. "
-                    f"Received: post_processor {shown} in {self.path / 'tokenizer.json'}"
+                    f"The post_processor must make {' '.join(map(str, usual[0]))} and "
+                    f"{' '.join(map(str, usual[1]))}, without other tokens. Received: "
+                    f"post_processor {shown} in {self.path / 'tokenizer.json'}"
                 )
             own = {cls: [tokenizer.cls_id], sep: [tokenizer.sep_id]}
             if wrong := {x: ids[x] for x in own if ids.get(x, own[x]) != own[x]}:
                 raise ValueError(
-                    f"The post_processor's ids are the vocabulary's, {own}. "
-                    f"Received: {wrong} in {self.path / 'tokenizer.json'}"
+                    f"The post_processor must have the ids of the vocabulary, {own}. Received: "
+                    f"{wrong} in {self.path / 'tokenizer.json'}"
                 )
         self._say_segments(0 if tokenizer.pair_separators == 2 else second)
 
     def _runs_tokenizer_json(self) -> bool:
-        """Whether these are an encoder's files, of a class that adds nothing to tokenizer.json."""
+        """Whether transformers runs an encoder's tokenizer.json as it is, for these files."""
         return (
             self.class_name in ("PreTrainedTokenizer", "TokenizersBackend")
             and bool(self.full.get("model"))
@@ -409,27 +420,36 @@ class TokenizerFolder:
         )
 
     def _say_segments(self, second: int | None) -> None:
-        """Warns if transformers gives both texts of a pair the same segment, unlike kbert."""
+        """Warns if transformers gives both texts of a pair the same segment, unlike kbert.
+
+        `second` is the segment of the second text in transformers; None if the files do not set it.
+        """
         inputs = self.config.get("model_input_names")
         if inputs is not None and "token_type_ids" not in inputs:
             second = 0
         segments = self.model_config.get("type_vocab_size")
         if second == 0 and isinstance(segments, int) and segments > 1:
             logging.warning(
-                "%s: of a pair the second text has the segment 1 here, and 0 in transformers "
-                "(config.json has type_vocab_size=%d, the tokenizer no token_type_ids)",
+                "%s: the second text of a pair has segment 1 in kbert, but 0 in transformers "
+                "(config.json has type_vocab_size=%d, the tokenizer has no token_type_ids)",
                 self.path, segments,
             )  # fmt: skip
 
     def refuse(self, rule: str, asked: Mapping[str, Any]) -> None:
-        """Raises ValueError if tokenizer.json has settings that break the rule."""
+        """Raises ValueError if `asked` is not empty.
+
+        `asked` maps names of settings in tokenizer.json to values that break `rule`, a sentence.
+        """
         if asked:
             shown = ", ".join(f"{name}={value!r}" for name, value in asked.items())
             raise ValueError(f"{rule}. Received: {shown} in {self.path / 'tokenizer.json'}")
 
 
 def _type_of(model: Mapping[str, Any]) -> str | None:
-    """Infers the kind of a model in a tokenizer.json from before 2021, which does not name it."""
+    """Returns the type of a model in a tokenizer.json from before 2021, which does not name it.
+
+    Its fields show whether it is "Unigram", "BPE" or "WordPiece"; None = none of these.
+    """
     if isinstance(model.get("vocab"), list):
         return "Unigram"
     if "merges" in model:
@@ -438,19 +458,22 @@ def _type_of(model: Mapping[str, Any]) -> str | None:
 
 
 def _steps(step: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
-    """Returns a single step, or the steps of a sequence, with nested sequences flattened."""
+    """Returns the steps of a pipeline component as a list; nested sequences are flattened.
+
+    A component that has no list under `key` is a single step.
+    """
     if not isinstance(step.get(key), list):
         return [dict(step)]
     return [found for each in step[key] if isinstance(each, dict) for found in _steps(each, key)]
 
 
 def _names_in(template: Any) -> list[str]:
-    """Returns the tokens and texts of a template, in order."""
+    """Returns the special tokens and text names ("A", "B") of a post-processor's template."""
     return [next(iter(part.values()))["id"] for part in template or []]
 
 
 def _types_in(template: Any) -> list[int]:
-    """Returns the segments of a template, in order."""
+    """Returns the segment of each token and text of a post-processor's template."""
     return [next(iter(part.values())).get("type_id", 0) for part in template or []]
 
 

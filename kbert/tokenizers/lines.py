@@ -9,7 +9,7 @@ from kbert.io.paths import Path, read_settings
 def read_lines(
     path: str | os.PathLike, what: str = "vocabulary", entry: str = "piece"
 ) -> list[str]:
-    """Reads the lines of a file; only "\\n" and "\\r\\n" end a line.
+    """Returns the lines of a file without their ends; only "\\n" and "\\r\\n" end a line.
 
     Args:
         path: the file, UTF-8 with or without a byte order mark.
@@ -29,7 +29,7 @@ def read_lines(
     """
     path = Path(path)
     if not path.is_file():
-        raise FileNotFoundError(f"No {what} file (one {entry} a line). Received: {path}")
+        raise FileNotFoundError(f"No {what} file (one {entry} per line). Received: {path}")
     raw = read_settings(path)
     try:
         text = raw.decode("utf-8-sig")
@@ -53,24 +53,30 @@ def check_entries(
     source: str | None,
     lines: Sequence[int] | None = None,
 ) -> None:
-    """Raises if a vocabulary is not valid; the error messages state the rules.
+    """Raises ValueError for an empty, invalid or duplicate entry, or a missing special one.
+
+    Raises TypeError for an entry that is not a str.
 
     Args:
         entries: entries of the vocabulary, in the order of their ids.
         entry: the name of an entry, for error messages.
         special: entries that must be present.
         broken_rule: function from an entry to the rule that it breaks, or None.
-        source: the file of the entries, for error messages; None = a list.
-        lines: line of each entry in the file; None = one entry per line.
+        source: the file of the entries, for error messages; None = they come from a list.
+        lines: line number of each entry in the file, from 1; None = one entry per line.
     """
     seen: dict[str, str] = {}
     for index, one in enumerate(entries):
         line = index + 1 if lines is None else lines[index]
         place = f"{source}, line {line}" if source else f"entry {index}"
         if not isinstance(one, str):
-            raise TypeError(f"A vocabulary is a sequence of str. Received: {one!r} at {place}.")
+            raise TypeError(
+                f"A vocabulary must be a sequence of str. Received: {one!r} at {place}."
+            )
         if one == "":
-            raise ValueError(f"A vocabulary has no empty {entry}s. Received: {place} is empty.")
+            raise ValueError(
+                f"A vocabulary must not contain empty {entry}s. Received: {place} is empty."
+            )
         rule = broken_rule(one)
         if rule is not None:
             raise ValueError(f"{rule}. Received: {one!r:.40} at {place}.")
@@ -83,6 +89,6 @@ def check_entries(
     missing = [token for token in special if token not in seen]
     if missing:
         raise ValueError(
-            f"A vocabulary of {entry}s must hold {', '.join(special)}. Received: "
+            f"A vocabulary of {entry}s must contain {', '.join(special)}. Received: "
             f"{source or f'a list of {len(seen)} {entry}s'} without {', '.join(missing)}."
         )

@@ -71,7 +71,10 @@ def load_tokenizer(folder: str | os.PathLike, **options: Any) -> Any:
 
 
 def _kind(files: TokenizerFolder) -> str:
-    """Returns the name of a folder's tokenizer in the table of late bindings."""
+    """Returns the kind of a folder's tokenizer, a name of a loader: "wordpiece", "bpe", ….
+
+    Raises FileNotFoundError if there is no vocabulary, and ValueError for an unsupported kind.
+    """
     model = (files.full.get("model") or {}).get("type")
     if files.config.get("tokenizer_class") == "CharacterTokenizer":
         return "characters"
@@ -79,10 +82,9 @@ def _kind(files: TokenizerFolder) -> str:
         return "words"
     if files.has("vocab.txt", "bpe.codes"):
         raise ValueError(
-            "vocab.txt beside bpe.codes is fastBPE's (PhoBERT, BERTweet), which kbert does not "
-            "read; PhoBERT's words are also joined by another program first. "
-            "kbert.Encoder.from_preset loads the model without its tokenizer. "
-            f"Received: {files.path}"
+            "fastBPE (vocab.txt with bpe.codes: PhoBERT, BERTweet) is not supported; PhoBERT "
+            "also requires another program that joins its words. kbert.Encoder.from_preset loads "
+            f"the model without its tokenizer. Received: {files.path}"
         )
     if files.has("vocab.txt"):
         return "wordpiece"
@@ -96,11 +98,12 @@ def _kind(files: TokenizerFolder) -> str:
         return "wordpiece"
     if model is not None:
         raise ValueError(
-            "Of tokenizer.json alone a WordPiece, a byte-level BPE or a unigram tokenizer is made. "
-            f"Received: {files.path / 'tokenizer.json'} with model type {model!r}"
+            "A tokenizer.json without other files must be a WordPiece, a byte-level BPE or a "
+            f"unigram tokenizer. Received: {files.path / 'tokenizer.json'} with model type "
+            f"{model!r}"
         )
     names = sorted(path.name for path in files.path.iterdir())
     raise FileNotFoundError(
-        "A tokenizer's folder holds vocab.txt, vocab.json and merges.txt, a *.model, words.txt or "
-        f"tokenizer.json. Received: {files.path} with {names}"
+        "A tokenizer's folder must contain vocab.txt, vocab.json and merges.txt, a *.model, "
+        f"words.txt or tokenizer.json. Received: {files.path} with {names}"
     )

@@ -48,7 +48,7 @@ def load_keras_hub(folder: TokenizerFolder, **options: Any) -> Tokenizer:
         found = {"layout": "fairseq" if xlm_roberta else "sentencepiece", "preparation": False}
         return UnigramTokenizer(assets / "vocabulary.spm", **(found | options))
     raise FileNotFoundError(
-        "A KerasHub tokenizer's vocabulary is vocabulary.txt, .json or .spm. "
+        "A KerasHub tokenizer must have vocabulary.txt, vocabulary.json or vocabulary.spm. "
         f"Received: {assets} without one"
     )
 

@@ -12,7 +12,10 @@ _LOWER_CASE = "do_lower_case/.ATTRIBUTES/VARIABLE_VALUE"
 
 
 def vocabulary_folder(folder: Path) -> Path | None:
-    """Returns the vocabulary folder of a SavedModel; None if it has none or is no SavedModel."""
+    """Returns the folder of a SavedModel's vocabulary, assets/.
+
+    Returns None if assets/ is empty or missing, or `folder` is no SavedModel.
+    """
     found = folder / "assets"
     if not (folder / "saved_model.pb").is_file() or not found.is_dir():
         return None

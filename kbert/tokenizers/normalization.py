@@ -99,7 +99,10 @@ def drop_invalid(texts: tf.Tensor) -> tf.Tensor:
 
 
 def unless(pattern: str, texts: tf.Tensor, function: Callable[[tf.Tensor], tf.Tensor]) -> tf.Tensor:
-    """Applies the function to those of the texts (N,) that do not match the pattern as a whole."""
+    """Returns texts (N,), with `function` applied to those that `pattern` does not match entirely.
+
+    `function` maps texts (M,) to texts (M,).
+    """
     rows = tf.where(~tf.strings.regex_full_match(texts, pattern))
     return tf.tensor_scatter_nd_update(texts, rows, function(tf.gather_nd(texts, rows)))
 

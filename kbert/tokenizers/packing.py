@@ -30,13 +30,15 @@ _NO_LIMIT = 1 << 30  # columns
 
 
 def pair_lengths(first: tf.RaggedTensor, second: tf.RaggedTensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns the lengths of both texts of each pair, (B,) int32 each.
+    """Returns the numbers of tokens of the first and of the second texts, (B,) int32 each.
 
-    Raises if the numbers of first and second texts differ.
+    Takes the token ids of the texts, (B, ragged) each. If their numbers of texts differ, it raises
+    InvalidArgumentError, in a graph when that runs.
     """
     lengths = [tf.cast(ids.row_lengths(), tf.int32) for ids in (first, second)]
     check = tf.debugging.assert_equal(
-        *map(tf.size, lengths), "Every pair needs both texts: first and second differ in number"
+        *map(tf.size, lengths),
+        "Every pair must have two texts: the numbers of first and second texts differ",
     )
     with tf.control_dependencies([check]):
         length_a, length_b = map(tf.identity, lengths)
@@ -44,9 +46,10 @@ def pair_lengths(first: tf.RaggedTensor, second: tf.RaggedTensor) -> tuple[tf.Te
 
 
 def pair_limits(first: tf.Tensor, second: tf.Tensor, budget: int) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns the truncated lengths of both segments.
+    """Returns how many tokens of each first and second text remain, (B,) int32 each.
 
-    The longer segment loses tokens first; on a tie, the second one. This is the closed form of
+    `first` and `second` (B,) are the lengths of the texts, `budget` the maximum of both together.
+    The longer text loses tokens first; on a tie, the second one. This is the closed form of
     `_truncate_seq_pair` in google-research/bert's run_classifier.py.
     """
     keep_first = tf.minimum(first, tf.maximum(budget - second, budget - budget // 2))
@@ -92,7 +95,7 @@ def build_inputs(
         padding; 1 for B [SEP]) and `padding_mask` (1 = a token), both (B, T); all int32.
 
     Raises:
-        ValueError: `max_length` is too small for the special tokens.
+        ValueError: `max_length` is too small for the special tokens, or `multiple` is below 1.
 
     Example:
         >>> import tensorflow as tf
@@ -169,8 +172,8 @@ def check_input_tokens(tokenizer: TokenizerLike) -> None:
     missing = [x for x in ("pad", "cls", "sep") if getattr(tokenizer, f"{x}_id") is None]
     if missing:
         raise ValueError(
-            "The input of an encoder needs a padding, a first and a separating token, named in the "
-            f"tokenizer's special_tokens. Received: a {type(tokenizer).__name__} without "
+            "The tokenizer's special_tokens must name a padding, a first and a separator token "
+            f"(pad, cls, sep). Received: a {type(tokenizer).__name__} without "
             f"{', '.join(missing)}"
         )
 
@@ -221,7 +224,7 @@ def _listed(texts: Any) -> Any:
 
 
 def _starts(ids: tf.RaggedTensor) -> tf.Tensor:
-    """Returns the index of the first token of each row among all tokens, (B, 1) int32."""
+    """Returns the index of the first token of each row of `ids` among all tokens, (B, 1) int32."""
     return tf.cast(ids.row_starts(), tf.int32)[:, None]
 
 
@@ -236,7 +239,7 @@ def _build_arrays(
     cls_last: bool,
     width: tuple[int, int],
 ) -> dict[str, np.ndarray]:
-    """Packs segments into NumPy arrays, like `build_inputs`.
+    """Packs segments into NumPy arrays of the features of `build_inputs`.
 
     Args:
         texts: ids of the first texts and, for pairs, of the second texts, B each.
@@ -250,7 +253,7 @@ def _build_arrays(
     """
     if len({len(ids) for ids in texts}) > 1:
         raise ValueError(
-            "Every pair needs both texts: first and second differ in number. "
+            "Every pair must have two texts: the numbers of first and second texts differ. "
             f"Received: {' and '.join(str(len(ids)) for ids in texts)}"
         )
     begin, end = ((), (*last, *cls)) if cls_last else (cls, last)
@@ -282,13 +285,10 @@ def _build_arrays(
 
 
 def _kept(own: int, other: int = 0, *, budget: int, is_second: bool = False) -> int:
-    """Returns how many of a text's tokens remain, as in `pair_limits`.
+    """Returns how many of a text's `own` tokens remain in a row of at most `budget` text tokens.
 
-    Args:
-        own: number of tokens of the text.
-        other: number of tokens of the other text of the pair; 0 for a single text.
-        budget: maximum number of tokens of the texts of a row.
-        is_second: whether it is the second text, which loses a token first on a tie.
+    `other` is the length of the other text of a pair, 0 for a single text. The longer text loses
+    tokens first; on a tie, the second one (`is_second`).
     """
     half = budget // 2 if is_second else budget - budget // 2
     return min(own, max(budget - other, half)) if other else min(own, budget)

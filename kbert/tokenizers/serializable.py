@@ -29,7 +29,7 @@ class Serializable(Registered, abc.ABC, sort="tokenizer class"):
 
     @abc.abstractmethod
     def encode(self, texts: str | Sequence[str] | tf.Tensor) -> tf.Tensor | tf.RaggedTensor:
-        """Returns ids of texts; see the subclasses."""
+        """Returns the ids of one text or several; the subclass defines their shape."""
 
     def __call__(
         self,

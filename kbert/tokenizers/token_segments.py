@@ -113,7 +113,7 @@ class TokenSegments:
         return encode
 
     def encode(self, texts: tf.Tensor, encode_rest: Callable[[tf.Tensor], Pieces]) -> Pieces:
-        """Encodes texts, including the tokens found in them.
+        """Returns ids, byte ranges and word starts of texts, including the tokens found in them.
 
         Args:
             texts: (B,) valid UTF-8.
@@ -157,7 +157,8 @@ class TokenSegments:
         """Joins tokens of `single_words` to the text around them where they are part of a word.
 
         Args:
-            segments: (B, None) text, token, text, …, with text first and last.
+            segments: (B, None) text, token, text, …, with text first and last. The result has the
+                same form.
         """
         flat, index = segments.flat_values, _index_in_row(segments)
         to_end = tf.repeat(segments.row_lengths(), segments.row_lengths()) - 1 - index
@@ -174,7 +175,10 @@ class TokenSegments:
         return tf.RaggedTensor.from_row_splits(joined, row_splits, validate=False)
 
     def _is_in_word(self, texts: tf.Tensor, place: str) -> tf.Tensor:
-        """Whether the character at one end of a text is part of a word, and not one of `alone`."""
+        """Whether a character of each text (N,) is part of a word, and not one of `alone`: (N,).
+
+        `place` is a regular expression for the whole text, with "{}" for that character.
+        """
         found = tf.strings.regex_full_match(texts, place.format(_IN_WORDS))
         if self._alone is None:
             return found
@@ -195,7 +199,10 @@ def _uncut(texts: tf.Tensor) -> _Cut:
 
 
 def _joined(pieces: Pieces, cut: _Cut) -> Pieces:
-    """Merges the subwords of segments and the found tokens into the subwords of texts."""
+    """Returns the `Pieces` of texts from those of their segments and from the tokens found.
+
+    `pieces` are the ids, byte ranges and word starts of the S segments, which are empty for tokens.
+    """
     ids, starts, ends, is_first = pieces
     is_token = tf.cast(cut.is_token, tf.int64)
     before = tf.cumsum(tf.concat([[0], is_token], 0))  # (S + 1,) tokens before each segment
@@ -226,7 +233,7 @@ def _joined(pieces: Pieces, cut: _Cut) -> Pieces:
 
 
 def split_at(texts: tf.Tensor, pattern: str) -> tf.RaggedTensor:
-    """Splits (B,) valid UTF-8 into (B, None): text, match of the pattern, text, ….
+    """Splits texts (B,), valid UTF-8, into parts (B, None): text, match of `pattern`, text, ….
 
     Nothing is dropped. Each text gives an odd number of strings; the texts between matches may be
     empty. tensorflow-text's `regex_split` loses texts with U+0000.
@@ -240,7 +247,7 @@ def split_at(texts: tf.Tensor, pattern: str) -> tf.RaggedTensor:
 
 
 def fingerprints(words: tf.Tensor) -> tf.Tensor:
-    """Returns hashes for the lookup of strings, int64 of the same shape."""
+    """Returns a hash of each string in `words`, int64 of the same shape; not negative."""
     return tf.strings.to_hash_bucket_fast(words, 2**62)
 
 
@@ -251,22 +258,27 @@ def check_added_tokens(
     normalized_tokens: Collection[str] | None,
     normalization: str | None,
 ) -> None:
-    """Raises if tokens to find in texts do not fit the vocabulary or each other."""
+    """Checks a tokenizer's arguments for tokens that are found in texts.
+
+    Raises ValueError if an added token is empty, not in the vocabulary, or also special. Raises too
+    if `normalized_tokens` are neither added nor special, or there is nothing to normalise: neither
+    added tokens nor a normalization.
+    """
     known = set(vocabulary) - {""}
     for token in added_tokens:
         if token not in known:
             raise ValueError(
-                f"Added tokens must be pieces of the vocabulary, and not empty. Received: {token!r}"
+                f"Added tokens must be tokens of the vocabulary, and not empty. Received: {token!r}"
             )
         if token in special_tokens:
             raise ValueError(
-                "A token is special or added: the one is found in texts where "
-                f"`special_tokens_in_text` says so, the other always. Received: {token!r} as both"
+                "A token must be either special or added: special tokens are found in texts only "
+                f"with `special_tokens_in_text`, added tokens always. Received: {token!r} as both"
             )
     if normalized_tokens and not added_tokens and normalization is None:
         raise ValueError(
-            "`normalized_tokens` are for a normalization or added tokens: else all tokens are "
-            f"found at once. Received: {list(normalized_tokens)} without either"
+            "`normalized_tokens` require a normalization or added tokens. Received: "
+            f"{list(normalized_tokens)} without either"
         )
     found = {*special_tokens, *added_tokens}
     for token in normalized_tokens or ():

@@ -26,7 +26,7 @@ def train_tokenizer(
     lowercase: bool | None = None,
     progress: bool = False,
 ) -> Tokenizer:
-    """Trains a tokenizer on texts, with the special tokens of the models that use its kind.
+    """Trains and returns a tokenizer, with the special tokens of the models that use its kind.
 
     Args:
         texts: lines or documents, UTF-8.
@@ -46,11 +46,11 @@ def train_tokenizer(
         'unigram'
     """
     if kind not in KINDS:
-        raise ValueError(f"kind is one of {', '.join(KINDS)}. Received: {kind!r}")
+        raise ValueError(f"kind must be one of {', '.join(KINDS)}. Received: {kind!r}")
     if lowercase and kind in _CASED:
         raise ValueError(
-            f"Tokenizers of the kinds {' and '.join(_CASED)} keep a text as it is. Received: "
-            f"lowercase=True, kind={kind!r}"
+            f"Tokenizers of the kinds {' and '.join(_CASED)} do not support lowercase: they keep "
+            f"a text as it is. Received: lowercase=True, kind={kind!r}"
         )
     if kind == "wordpiece":
         lowercase = lowercase is not False

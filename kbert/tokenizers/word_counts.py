@@ -54,7 +54,10 @@ def count(
 def _distinct_words(
     divide: Callable[[tf.Tensor], tf.RaggedTensor],
 ) -> Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]:
-    """Returns a graph from a batch of texts to its distinct words and their counts, traced once."""
+    """Returns a graph from texts (B,) to their distinct words (U,) and the counts (U,).
+
+    It is traced once for each `divide`, a function from texts (B,) to words (B, None).
+    """
 
     def distinct(batch: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         words, _, repeats = tf.unique_with_counts(divide(batch).flat_values)
@@ -64,7 +67,7 @@ def _distinct_words(
 
 
 def limited(counts: Counter[str]) -> Counter[str]:
-    """Returns the counts; drops words seen once if there are too many words.
+    """Returns the counts; if there are more than 8 million words, without those seen once.
 
     Example:
         >>> limited(Counter("abba"))

@@ -30,7 +30,7 @@ class Store(Protocol):
     """A key-value store that all hosts share; a key is set once."""
 
     def set(self, key: str, value: str) -> None:
-        """Sets the value of a key."""
+        """Sets the value of a key that no host has set."""
 
     def get(self, key: str, seconds: float) -> str | None:
         """Waits up to `seconds` for the value of a key; returns None on timeout."""
@@ -45,11 +45,11 @@ class TensorFlowStore:
         self._context = context.context()
 
     def set(self, key: str, value: str) -> None:
-        """See `Store`."""
+        """Sets the value of a key that no host has set."""
         self._context.set_config_key_value(key, value)
 
     def get(self, key: str, seconds: float) -> str | None:
-        """See `Store`."""
+        """Waits up to `seconds` for the value of a key; returns None on timeout."""
         try:
             return self._context.get_config_key_value(key, max(1, int(seconds * 1000)))
         except tf.errors.DeadlineExceededError:
@@ -66,11 +66,11 @@ class JaxStore:
         self._client = client
 
     def set(self, key: str, value: str) -> None:
-        """See `Store`."""
+        """Sets the value of a key that no host has set."""
         self._client.key_value_set(key, value)
 
     def get(self, key: str, seconds: float) -> str | None:
-        """See `Store`."""
+        """Waits up to `seconds` for the value of a key; returns None on timeout."""
         import jax
 
         try:
@@ -138,7 +138,7 @@ class Hosts:
                 return None
         if not self._agreed.wait(_PATIENCE_SECONDS):
             raise RuntimeError(
-                "All hosts must agree where to stop. Received: no answer of another host within "
+                "All hosts must agree on the last step. Received: no answer of another host within "
                 f"{_PATIENCE_SECONDS:.0f} s, after step {step}"
             )
         if self._error is not None:
@@ -147,7 +147,7 @@ class Hosts:
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
-        """Context of a run, in which a thread listens for signals of other hosts."""
+        """Context of a whole run: a thread exchanges stop requests with the other hosts."""
         if self._store is None:
             yield
             return
@@ -164,7 +164,7 @@ class Hosts:
                 self._leave()
 
     def from_chief(self, measure: Callable[[], Mapping[str, float]]) -> dict[str, float]:
-        """Runs `measure` on all hosts and returns the chief's values on each of them.
+        """Runs `measure` on all hosts; returns the chief's values, name -> number, on each of them.
 
         Hosts with different processors round differently, and must not decide differently.
 
@@ -181,13 +181,13 @@ class Hosts:
         sent = self._store.get(key, _PATIENCE_SECONDS)
         if sent is None:
             raise RuntimeError(
-                "The chief's evaluation is that of all hosts. Received: none within "
+                "All hosts require the chief's evaluation. Received: none within "
                 f"{_PATIENCE_SECONDS:.0f} s"
             )
         return json.loads(sent)
 
     def lost_another(self, error: Exception) -> bool:
-        """Whether an error of a step is the engine's reaction to the loss of another host."""
+        """Whether an error of a step is how TensorFlow or JAX reports the loss of another host."""
         if self._store is None:
             return False
         if isinstance(error, tf.errors.UnavailableError | tf.errors.AbortedError):
@@ -199,13 +199,14 @@ class Hosts:
         return any(sign in str(error) for sign in signs)
 
     def _listen(self) -> None:
+        """Thread: publishes this host's stop request, and agrees on the first one of any host."""
         try:
             while not self._over.is_set():
                 if self._signal is not None:
                     self._request(self._signal)
-                asked = self._get("stop", _POLL_SECONDS)
-                if asked is not None:
-                    self._agree(int(asked))
+                stop_request = self._get("stop", _POLL_SECONDS)
+                if stop_request is not None:
+                    self._agree(int(stop_request))
                     return
         except Exception as error:  # types differ per engine; the training thread raises it again
             with self._lock:
@@ -213,13 +214,14 @@ class Hosts:
             self._agreed.set()
 
     def _leave(self) -> None:
-        """Publishes that this host has made its last step, for hosts that request a stop later."""
+        """Publishes that this host begins no more steps, for hosts that request a stop later."""
         try:
             self._set(f"begun/{self._index}", str(_NEVER))
         except Exception as error:  # the other hosts have left too: nobody needs the message
-            logging.info("Host %d could not say that it has ended: %s", self._index, error)
+            logging.info("Host %d could not announce its end: %s", self._index, error)
 
     def _request(self, number: int) -> None:
+        """Publishes a stop for signal `number`, unless another host has published one."""
         try:
             self._set("stop", str(int(number)))
         except Exception:  # types differ per engine; another host may have set the key already
@@ -227,19 +229,24 @@ class Hosts:
                 raise
 
     def _agree(self, number: int) -> None:
+        """Agrees with all hosts on the last step, the last that any of them has begun.
+
+        Args:
+            number: signal of the published stop request.
+        """
         with self._lock:
             self._is_asked = True
             begun = self._begun
         self._signal = number
         self._set(f"begun/{self._index}", str(begun))
-        found: list[int] = []
-        while len(found) < self._count:
-            value = self._get(f"begun/{len(found)}", _POLL_SECONDS)
+        begun_steps: list[int] = []
+        while len(begun_steps) < self._count:
+            value = self._get(f"begun/{len(begun_steps)}", _POLL_SECONDS)
             if value is not None:
-                found.append(int(value))
+                begun_steps.append(int(value))
             elif self._over.is_set():
                 return
-        self._last = max(found)
+        self._last = max(begun_steps)
         self._agreed.set()
 
     def _set(self, key: str, value: str) -> None:
@@ -256,6 +263,10 @@ class Hosts:
 
 def make_hosts(index: int, count: int) -> Hosts:
     """Returns the hosts of a run, connected by the engine's store; call it on all hosts.
+
+    Args:
+        index: index of this host, from 0.
+        count: number of hosts; 1 needs no store.
 
     Example:
         >>> make_hosts(0, 1).stops_after(1) is None

@@ -45,12 +45,12 @@ def model_parallel(devices: list[str], model_devices: int) -> keras.distribution
         >>> model_parallel(["gpu:0", "gpu:1", "gpu:2"], 2)
         Traceback (most recent call last):
         ...
-        ValueError: The devices must divide into groups of model_devices, each of which holds a \
-model. Received: 3 devices, model_devices=2
+        ValueError: The number of devices must be divisible by model_devices (the devices of one \
+model). Received: 3 devices, model_devices=2
     """
     if model_devices < 1 or len(devices) % model_devices:
         raise ValueError(
-            "The devices must divide into groups of model_devices, each of which holds a model. "
+            "The number of devices must be divisible by model_devices (the devices of one model). "
             f"Received: {len(devices)} devices, model_devices={model_devices}"
         )
     shape = (len(devices) // model_devices, model_devices)

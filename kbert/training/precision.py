@@ -32,6 +32,7 @@ def fastest_precision() -> str:
 
 
 def _capabilities_of_tensorflow() -> list[tuple[int, int]]:
+    """Returns (major, minor) compute capability of each GPU; a TPU counts as Ampere."""
     if tf.config.list_physical_devices("TPU"):
         return [_BFLOAT16]
     gpus = tf.config.list_physical_devices("GPU")
@@ -40,13 +41,14 @@ def _capabilities_of_tensorflow() -> list[tuple[int, int]]:
 
 
 def _capabilities_of_jax() -> list[tuple[int, int]]:
+    """Returns (major, minor) compute capability of each device: a TPU as Ampere, a CPU (0, 0)."""
     import jax
 
-    found = []
+    capabilities = []
     for device in jax.devices():
         if device.platform == "tpu":
-            found.append(_BFLOAT16)
+            capabilities.append(_BFLOAT16)
         else:  # "8.0" of an NVIDIA GPU
             major, _, minor = str(getattr(device, "compute_capability", "0.0")).partition(".")
-            found.append((int(major), int(minor)) if f"{major}{minor}".isdigit() else (0, 0))
-    return found
+            capabilities.append((int(major), int(minor)) if f"{major}{minor}".isdigit() else (0, 0))
+    return capabilities

@@ -51,24 +51,28 @@ class Strategy:
     def distribute(
         self, dataset: tf.data.Dataset
     ) -> tf.data.Dataset | tf.distribute.DistributedDataset:
-        """Distributes a dataset of this host's rows of every global batch to the host's devices."""
+        """Returns a dataset for `fit` that splits each batch over this host's devices.
+
+        Args:
+            dataset: batches with this host's rows of every global batch.
+        """
         if not has_tensorflow():
             return ((batch,) for batch in dataset)  # Keras expects tuples from a generator
         if self.num_hosts == 1 or keras.backend.backend() == "jax":
             return dataset  # `fit` splits the batches
-        local = self.num_replicas // self.num_hosts
+        local_replicas = self.num_replicas // self.num_hosts
         rows = next(iter(tf.nest.flatten(dataset.element_spec))).shape[0]
 
         def parts(batch: Tensors) -> tf.data.Dataset:  # for batches with a varying number of rows
             return tf.data.Dataset.from_tensor_slices(
-                tf.nest.map_structure(lambda x: tf.stack(tf.split(x, local)), batch)
+                tf.nest.map_structure(lambda x: tf.stack(tf.split(x, local_replicas)), batch)
             )
 
         return self.engine.distribute_datasets_from_function(
             lambda _: (
                 dataset.flat_map(parts)
                 if rows is None
-                else dataset.rebatch(rows // local, drop_remainder=True)
+                else dataset.rebatch(rows // local_replicas, drop_remainder=True)
             )
         )
 
@@ -88,7 +92,7 @@ class Strategy:
         """Raises ValueError if a global batch does not divide over devices and micro-batches."""
         if batch_size % (self.num_replicas * micro_batches):
             raise ValueError(
-                "A global batch must divide into equal parts for every device and micro-batch. "
+                "batch_size must be divisible by devices times micro_batches. "
                 f"Received: batch_size={batch_size}, {self.num_replicas} devices, "
                 f"micro_batches={micro_batches}"
             )
@@ -122,14 +126,15 @@ def make_strategy(name: str = "one_device", model_devices: int | None = None) ->
         raise ValueError(f"The strategy must be one of {STRATEGIES}. Received: {name!r}")
     if (name == "model_parallel") != (model_devices is not None):
         raise ValueError(
-            "model_devices says over how many devices the strategy model_parallel splits a model. "
+            "model_devices, the devices of one model, requires the strategy model_parallel, and "
+            "vice versa. "
             f"Received: strategy={name!r}, model_devices={model_devices}"
         )
     if keras.backend.backend() == "jax":
         return _on_jax(name, model_devices)
     if model_devices is not None:
         raise ValueError(
-            "Models are split over devices by JAX: set KERAS_BACKEND=jax. "
+            "model_devices requires JAX: set KERAS_BACKEND=jax. "
             f"Received: KERAS_BACKEND={keras.backend.backend()}"
         )
     return _on_tensorflow(name)
@@ -149,6 +154,7 @@ def current_strategy() -> Strategy:
 
 
 def _on_tensorflow(name: str) -> Strategy:
+    """Returns the strategy with a name of `STRATEGIES`, for TensorFlow."""
     if name == "one_device":
         engine = tf.distribute.get_strategy()
     elif name == "mirrored":
@@ -162,8 +168,9 @@ def _on_tensorflow(name: str) -> Strategy:
 
 
 def _of_tensorflow(name: str, engine: tf.distribute.Strategy) -> Strategy:
-    several = isinstance(engine, tf.distribute.MultiWorkerMirroredStrategy)
-    num_hosts, host_index = _cluster(engine.cluster_resolver) if several else (1, 0)
+    """Wraps TensorFlow's strategy as a `Strategy` with that name."""
+    is_multi_worker = isinstance(engine, tf.distribute.MultiWorkerMirroredStrategy)
+    num_hosts, host_index = _cluster(engine.cluster_resolver) if is_multi_worker else (1, 0)
     return Strategy(
         name=name,
         num_replicas=engine.num_replicas_in_sync,
@@ -174,7 +181,10 @@ def _of_tensorflow(name: str, engine: tf.distribute.Strategy) -> Strategy:
 
 
 def _resolver() -> tf.distribute.cluster_resolver.ClusterResolver | None:
-    """Returns Slurm's cluster for a job step of several tasks; None = `TF_CONFIG`, which wins."""
+    """Returns a resolver of Slurm's cluster, or None to let TensorFlow read `TF_CONFIG`.
+
+    None if `TF_CONFIG` is set, or if this is not one of several tasks of a Slurm job step.
+    """
     tasks = int(os.environ.get("SLURM_STEP_NUM_TASKS", 1))
     if tasks == 1 or "TF_CONFIG" in os.environ:
         return None
@@ -185,7 +195,7 @@ def _resolver() -> tf.distribute.cluster_resolver.ClusterResolver | None:
 
 
 def _cluster(resolver: tf.distribute.cluster_resolver.ClusterResolver) -> tuple[int, int]:
-    """Returns the number of hosts and the index of this one; a chief, if any, comes first."""
+    """Returns the number of hosts and the index of this one: the chief, if any, then workers."""
     jobs = resolver.cluster_spec().as_dict()
     if not jobs:
         return 1, 0
@@ -194,6 +204,7 @@ def _cluster(resolver: tf.distribute.cluster_resolver.ClusterResolver) -> tuple[
 
 
 def _tpu_strategy() -> tf.distribute.Strategy:
+    """Returns a strategy over all TPU cores of this host; RuntimeError without a TPU."""
     try:
         resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu="local")
         tf.tpu.experimental.initialize_tpu_system(resolver)
@@ -206,7 +217,12 @@ def _tpu_strategy() -> tf.distribute.Strategy:
 
 
 def _on_jax(name: str, model_devices: int | None) -> Strategy:
+    """Returns the strategy with a name of `STRATEGIES`, for JAX; "multi_worker" connects hosts.
 
+    Args:
+        name: name of the strategy.
+        model_devices: number of devices that each model is split over, for "model_parallel".
+    """
     if name == "one_device":
         return Strategy(name=name, num_replicas=1, num_hosts=1, host_index=0, engine=None)
     if name == "multi_worker":
@@ -226,11 +242,11 @@ def _connect_jax() -> None:
     import jax
     from keras.src.backend.jax.distribution_lib import initialize_rng
 
-    found = {
+    variables = {
         name: os.environ.get(f"KERAS_DISTRIBUTION_{name}")
         for name in ("JOB_ADDRESSES", "NUM_PROCESSES", "PROCESS_ID")
     }
-    addresses, count, index = found.values()
+    addresses, count, index = variables.values()
     jax.distributed.initialize(
         addresses and addresses.split(",")[0],
         int(count) if count else None,
@@ -242,6 +258,7 @@ def _connect_jax() -> None:
 
 
 def _of_jax(name: str, engine: JaxEngine) -> Strategy:
+    """Wraps Keras' distribution for JAX as a `Strategy` with that name."""
     import jax
 
     sizes = dict(zip(engine.device_mesh.axis_names, engine.device_mesh.shape, strict=True))

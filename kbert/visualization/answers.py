@@ -42,8 +42,8 @@ def probability_bars(
     wrong = {name: value for name, value in probabilities.items() if not 0 <= value <= 1 + 1e-6}
     if not probabilities or wrong:
         raise ValueError(
-            "Each label has a probability from 0 to 1, and there is a label. Received: "
-            f"{wrong or dict(probabilities)!r}"
+            "Every label must have a probability from 0 to 1, and there must be at least one "
+            f"label. Received: {wrong or dict(probabilities)!r}"
         )
     ranked = sorted(probabilities.items(), key=lambda item: -item[1])[:most]
     figure = new_figure(6.5, 0.5 + 0.42 * len(ranked) + 0.4 * (title is not None))
@@ -97,7 +97,7 @@ def tagged_words(
     words, labels = list(words), list(labels)
     if len(words) != len(labels) or not words:
         raise ValueError(
-            "Each word has one label, and there is a word. Received: "
+            "Every word must have one label, and there must be at least one word. Received: "
             f"{len(words)} words and {len(labels)} labels"
         )
     groups = _groups(words, labels, set(outside))
@@ -108,7 +108,7 @@ def tagged_words(
 
 
 def _percent(value: float) -> str:
-    """Formats whole percents; 0 % and 100 % are shown only if they are exact."""
+    """Formats a share from 0 to 1 in whole percents; 0 % and 100 % only if they are exact."""
     if 0 < value < 0.005:
         return "< 1 %"
     return "> 99 %" if 0.995 <= value < 1 else f"{value:.0%}".replace("%", " %")
@@ -117,7 +117,16 @@ def _percent(value: float) -> str:
 def _groups(
     words: Sequence[str], labels: Sequence[str], outside: Collection[str]
 ) -> list[tuple[str, str]]:
-    """Returns [(text, label or "")], with the words of one entity joined."""
+    """Joins the words of each entity.
+
+    Args:
+        words: words of a text.
+        labels: label of each word; a prefix such as "B-" or "I-" marks its position in an entity.
+        outside: labels that mean "no entity".
+
+    Returns:
+        (text, label without prefix) of each entity, and (word, "") of each other word, in order.
+    """
     groups: list[tuple[str, str]] = []
     for word, label in zip(words, labels, strict=True):
         if label in outside:

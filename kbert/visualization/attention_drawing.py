@@ -137,7 +137,7 @@ def attention(
     if kind != "auto":
         if kind not in kinds:
             raise ValueError(
-                f'kind must be "auto" or what the model has: {", ".join(kinds)}. Received: {kind!r}'
+                f'kind must be "auto" or one of {", ".join(kinds)}. Received: {kind!r}'
             )
         kinds = {kind: kinds[kind]}
     first = next(iter(kinds))
@@ -158,7 +158,13 @@ def _check_view(view: str) -> None:
 
 
 def draw(weights: Weights, view: str, title: str | None) -> Any:
-    """Draws checked weights; L and N decide the form of the figure."""
+    """Draws checked weights as a Figure, or as an `AttentionPage` for the view "html".
+
+    Args:
+        weights: weights; several layers and heads are drawn small, without names.
+        view: one of `VIEWS`.
+        title: title above the picture; None for none.
+    """
     if view == "html":
         return AttentionPage({"": weights}, title=title)
     layers, heads, *size = weights.values.shape
@@ -184,7 +190,7 @@ def _across(panels: np.ndarray, most: int = 4) -> tuple[int, int]:
 
 
 def _number_panels(axes: "Axes", across: np.ndarray, down: np.ndarray) -> None:
-    """Labels the axes with the numbers of heads (above) and of layers (at the left)."""
+    """Labels axes with the numbers of heads, at `across`, and of layers, at `down`."""
     axes.set_xticks(across, [str(i) for i in range(len(across))])
     axes.set_yticks(down, [str(i) for i in range(len(down))])
     _at_the_top(axes)
@@ -203,6 +209,7 @@ def _shorter(names: Sequence[str]) -> list[str]:
 
 
 def _heat_map(values: np.ndarray, weights: Weights, title: str | None) -> "Figure":
+    """Draws one map of `values` (T, S), with the names of `weights`."""
     rows, columns = values.shape
     cell = float(np.clip(9 / max(rows, columns), 0.085, 0.36))  # inches
     font = min(10.0, cell * 72 * 0.62)
@@ -226,7 +233,14 @@ def _heat_map(values: np.ndarray, weights: Weights, title: str | None) -> "Figur
 def _heat_maps(
     panels: np.ndarray, names: Sequence[str], weights: Weights, title: str | None
 ) -> "Figure":
-    """Draws small maps side by side on one scale; the names are at the left and at the top."""
+    """Draws small maps in a grid on one scale; token names are at the left and at the top.
+
+    Args:
+        panels: weights (P, T, S).
+        names: name of each panel.
+        weights: names of the tokens.
+        title: title above the picture; None for none.
+    """
     _, rows, columns = panels.shape
     longest = max(rows, columns)
     # Longer texts get larger panels, fewer side by side, as long as their names can be read.
@@ -269,7 +283,7 @@ def _heat_maps(
 
 
 def _all_heat_maps(weights: Weights) -> tuple["Figure", "Axes"]:
-    """Draws all panels as one image, layers from top to bottom.
+    """Draws the maps of all heads of all layers as one image, a row for each layer.
 
     Colours follow the square root of the weights, so that small weights are visible.
     """
@@ -302,7 +316,12 @@ def _all_heat_maps(weights: Weights) -> tuple["Figure", "Axes"]:
 
 
 def tile(values: np.ndarray) -> tuple[np.ndarray, tuple[int, int]]:
-    """Tiles (L, N, T, S) to one matrix with gaps of NaN; also returns the period of the panels."""
+    """Tiles weights (L, N, T, S) to one matrix with gaps of NaN between the panels.
+
+    Returns:
+        The matrix, a row of panels for each layer; and the distances in cells from one panel to the
+        next, down and across.
+    """
     layers, heads, rows, columns = values.shape
     gaps = [max(1, round(0.08 * size)) for size in (rows, columns)]
     padded = np.pad(
@@ -316,6 +335,7 @@ def tile(values: np.ndarray) -> tuple[np.ndarray, tuple[int, int]]:
 
 
 def _cells(axes: "Axes", values: np.ndarray, largest: float) -> "AxesImage":
+    """Draws a map of `values` (T, S) in axes; `largest` gets the darkest colour."""
     image = axes.imshow(
         values, cmap=_COLOUR_MAP, vmin=0, vmax=largest or 1, aspect="equal", interpolation="nearest"
     )
@@ -336,16 +356,17 @@ def _longest(names: Sequence[str]) -> int:
 
 
 def _turned(names: Sequence[str], cell: float, font: float) -> bool:
-    """Returns whether names must be turned: the widest one is wider than its cell."""
+    """Whether names must be turned: the widest, at `font` points, exceeds `cell` inches."""
     return _longest(names) * 0.0088 * font > cell
 
 
 def _name_width(names: Sequence[str], font: float) -> float:
-    """Returns the width of the longest name, in inches."""
+    """Returns the estimated width of the longest name in inches, at a font size in points."""
     return 0.0080 * font * _longest(names) + 0.1
 
 
 def _scale(figure: "Figure", image: "AxesImage", axes: Any, shrink: float) -> None:
+    """Adds the colour scale of an image, `shrink` times as high as its axes."""
     bar = figure.colorbar(image, ax=axes, shrink=shrink, pad=0.02, aspect=30)
     bar.outline.set_visible(False)
     bar.ax.tick_params(labelsize=8, length=2)
@@ -355,6 +376,14 @@ def _scale(figure: "Figure", image: "AxesImage", axes: Any, shrink: float) -> No
 def _line_panels(
     panels: np.ndarray, names: Sequence[str], weights: Weights, title: str | None
 ) -> "Figure":
+    """Draws lines between two columns of tokens, a panel for each of `panels` (P, T, S).
+
+    Args:
+        panels: weights (P, T, S).
+        names: name of each panel, if there are several.
+        weights: names of the tokens, which are left out if panels are too small.
+        title: title above the picture; None for none.
+    """
     rows, columns = panels.shape[1:]
     count = max(rows, columns)
     down, across = _across(panels)
@@ -382,6 +411,15 @@ def _line_panels(
 
 
 def _name_sides(axes: "Axes", weights: Weights, font: float, named: bool, alone: bool) -> None:
+    """Writes the names of rows at the left and of columns at the right of a panel of lines.
+
+    Args:
+        axes: axes of the panel.
+        weights: names of the tokens, and titles of the two sides.
+        font: font size in points.
+        named: whether tokens are named.
+        alone: whether there is only one panel, whose sides get their titles.
+    """
     right = axes.twinx()
     right.set_ylim(axes.get_ylim())
     sides = (
@@ -401,7 +439,7 @@ def _name_sides(axes: "Axes", weights: Weights, font: float, named: bool, alone:
 
 
 def _all_lines(weights: Weights) -> tuple["Figure", "Axes"]:
-    """Draws all panels in one axes, without names."""
+    """Draws the lines of all heads of all layers in one axes, without names of tokens."""
     layers, heads, rows, columns = weights.values.shape
     count = max(rows, columns)
     panel = float(np.clip(11 / heads, 0.5, 1.5))  # inches
@@ -421,7 +459,15 @@ def _all_lines(weights: Weights) -> tuple["Figure", "Axes"]:
 
 
 def _lines(values: np.ndarray, largest: float) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the ends of the visible lines (K, 2, 2), and strengths (K,), the faintest first."""
+    """Returns the visible lines between rows and columns, the faintest first.
+
+    Args:
+        values: weights (T, S).
+        largest: weight of a line of full strength.
+
+    Returns:
+        Ends (K, 2, 2): (0, row) and (1, column) of each line; strengths (K,) from 0 to 1.
+    """
     shares = values / (largest or 1)
     row, column = np.nonzero(shares >= _FAINTEST)
     strengths = shares[row, column]
@@ -431,6 +477,7 @@ def _lines(values: np.ndarray, largest: float) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _add(axes: "Axes", segments: np.ndarray, strengths: np.ndarray, width: float) -> None:
+    """Draws K lines (K, 2, 2) with opacities `strengths` (K,) and a width in points."""
     from matplotlib.collections import LineCollection
     from matplotlib.colors import to_rgb
 

@@ -89,8 +89,8 @@ class AttentionPage:
         size = sum(4 * part.values.size // 3 for part in self.parts.values())
         if size > MOST_BYTES:
             raise ValueError(
-                f"An interactive page holds at most {MOST_BYTES / 1e6:.0f} MB; a shorter text, or "
-                f"one layer or head, is smaller. Received: {size / 1e6:.0f} MB of weights"
+                f"An interactive page must have at most {MOST_BYTES / 1e6:.0f} MB: use a shorter "
+                f"text, or one layer or head. Received: {size / 1e6:.0f} MB of weights"
             )
         self.data = {
             "title": "" if title is None else title,
@@ -128,6 +128,7 @@ class AttentionPage:
 
 
 def _part(name: str, part: Weights) -> dict[str, Any]:
+    """Returns the weights as the script reads them, as values for JSON; weights are rounded."""
     layers, heads, *_ = part.values.shape
     steps = np.round(part.values * 255).astype("uint8")  # a browser shows whole percents
     return {
@@ -142,6 +143,7 @@ def _part(name: str, part: Weights) -> dict[str, Any]:
 
 
 def _fragment(data: dict[str, Any]) -> str:
+    """Returns HTML with style, script and data, to be put into any page."""
     # Inside <script> a browser looks only for "</script" and "<!--", even within quotes.
     text = json.dumps(data)
     for character in "<>&":
@@ -151,7 +153,7 @@ def _fragment(data: dict[str, Any]) -> str:
 
 
 def page_file(kind: str) -> str:
-    """Reads the page's style ("css") or its script ("js"), with `drawAttention(root, data)`.
+    """Returns the page's style ("css") or its script ("js"), which defines `drawAttention`.
 
     >>> "function drawAttention(root, data)" in page_file("js")
     True

@@ -35,7 +35,10 @@ class Weights(NamedTuple):
     column_title: str = "attends to"
 
     def select(self, layer: int | None, head: int | None) -> "Weights":
-        """Selects a layer, a head, or both; None keeps all of them. No axis is dropped."""
+        """Returns the weights of one layer and one head, still with four axes.
+
+        Numbers are from 0, negative from the last; None keeps all layers or heads.
+        """
         values = self.values
         if layer is not None:
             values = values[[index_of("layer", layer, len(values))]]
@@ -50,7 +53,7 @@ def as_weights(
     columns: Sequence[Any] | None,
     titles: tuple[str, str],
 ) -> Weights:
-    """Checks weights with two to four axes and their names; reshapes them to (L, N, T, S).
+    """Returns checked weights with names; missing axes of layers and heads get the size 1.
 
     Args:
         weights: (T, S), (N, T, S) or (L, N, T, S).
@@ -67,7 +70,7 @@ def as_weights(
     columns = rows if columns is None else [str(name) for name in columns]
     if values.ndim not in (2, 3, 4) or values.shape[-2:] != (len(rows), len(columns)):
         raise ValueError(
-            "Attention weights are (rows, columns), (heads, rows, columns) or (layers, heads, "
+            "Attention weights must be (rows, columns), (heads, rows, columns) or (layers, heads, "
             "rows, columns), with a name for each row and each column (None = the rows' own). "
             f"Received: weights of shape {values.shape}, {len(rows)} names of rows and "
             f"{len(columns)} of columns"
@@ -78,21 +81,26 @@ def as_weights(
         )
     if max(len(rows), len(columns)) > MOST_TOKENS:
         raise ValueError(
-            f"A picture of attention shows at most {MOST_TOKENS} tokens, so that they can be read. "
+            f"A picture of attention must have at most {MOST_TOKENS} tokens, to be readable. "
             f"Received: {len(rows)} rows and {len(columns)} columns"
         )
     # Rounding may put softmax weights in bfloat16 slightly above 1.
     if not ((values >= 0) & (values <= 1.01)).all():
         raise ValueError(
-            "Attention weights lie in 0..1. Received: values from "
-            f"{values.min():.3g} to {values.max():.3g}"
+            f"Attention weights must be between 0 and 1. Received: values from {values.min():.3g} "
+            f"to {values.max():.3g}"
         )
     values = values.reshape((1,) * (4 - values.ndim) + values.shape)
     return Weights(np.minimum(values, 1.0), rows, columns, *titles)
 
 
 def index_of(what: str, number: int, count: int) -> int:
-    """Returns the index from 0; a negative number counts from the end.
+    """Returns the index from 0 of a layer or head; a negative number counts from the end.
+
+    Args:
+        what: name of the number in messages.
+        number: number from -count to count - 1.
+        count: number of layers or heads.
 
     Raises:
         TypeError: the number is not an integer.
@@ -153,12 +161,12 @@ def read_attention(
     reader = next((reader for kind, reader in readers.items() if isinstance(network, kind)), None)
     if reader is None:
         raise TypeError(
-            "Attention is drawn of a kbert.Encoder, kbert.Decoder or kbert.Seq2Seq, or of a task "
-            f"that has one. Received: a {type(network).__name__}"
+            "Attention requires a kbert.Encoder, kbert.Decoder or kbert.Seq2Seq, or a task that "
+            f"has one. Received: a {type(network).__name__}"
         )
     if tokenizer is None:
         raise ValueError(
-            "A model without a task needs its tokenizer: attention(model, text, tokenizer=…). "
+            "A model without a task requires its tokenizer: attention(model, text, tokenizer=…). "
             f"Received: {type(network).__name__} without one"
         )
     return reader(task, network, tokenizer, texts)
@@ -168,11 +176,13 @@ def _as_texts(texts: str | Sequence[str]) -> list[str]:
     """Returns one or two strings as a list; raises for anything else."""
     texts = [texts] if isinstance(texts, str) else texts
     if not isinstance(texts, Sequence) or not all(isinstance(text, str) for text in texts):
-        raise TypeError(f"Attention is drawn of a text or a pair of texts. Received: {texts!r}")
+        raise TypeError(
+            f"The input of attention must be a text or a pair of texts. Received: {texts!r}"
+        )
     if len(texts) not in (1, 2):
         raise ValueError(
-            "A picture shows the attention of one text or of one pair of texts. "
-            f"Received: {len(texts)} texts"
+            "A picture of attention requires one text or one pair of texts. Received: "
+            f"{len(texts)} texts"
         )
     return list(texts)
 
@@ -180,6 +190,7 @@ def _as_texts(texts: str | Sequence[str]) -> list[str]:
 def _encoder(
     task: Any, encoder: Any, tokenizer: "Tokenizer", texts: str | Sequence[str]
 ) -> dict[str, Weights]:
+    """Returns {"encoder": weights} for a text or a pair of segments; `task` may be None."""
     import tensorflow as tf
 
     from kbert.models import capturing
@@ -210,11 +221,14 @@ def _encoder(
 def _decoder(
     task: Any, decoder: Any, tokenizer: "Tokenizer", texts: str | Sequence[str]
 ) -> dict[str, Weights]:
+    """Returns {"decoder": weights} for one text; `task` is not used."""
     if len(texts) != 1:
-        raise ValueError(f"A decoder reads one text. Received: {len(texts)} texts")
+        raise ValueError(f"A decoder requires exactly one text. Received: {len(texts)} texts")
     ids = _ids(tokenizer, texts[0])
     if not len(ids):
-        raise ValueError(f"A decoder reads a token or more. Received: {texts[0]!r}")
+        raise ValueError(
+            f"The text of a decoder must have at least one token. Received: {texts[0]!r}"
+        )
     _check_length("of the text", len(ids), decoder.config.max_positions)
     found = decoder({"token_ids": ids[None]}, return_attention=True)
     names = token_names(tokenizer, ids)
@@ -224,10 +238,11 @@ def _decoder(
 def _seq2seq(
     task: Any, seq2seq: Any, tokenizer: "Tokenizer", texts: str | Sequence[str]
 ) -> dict[str, Weights]:
+    """Returns the weights by kind for a source and its target, which a `task` can generate."""
     if len(texts) == 1:
         if task is None:
             raise ValueError(
-                "A target is needed, as the second text; a Translator can write it by itself. "
+                "A target is required as the second text; only a Translator can generate it. "
                 "Received: a source alone"
             )
         texts = [*texts, task.predict(texts, verbose=0)[0]]
@@ -253,6 +268,7 @@ def _ids(tokenizer: "Tokenizer", text: str) -> np.ndarray:
 
 
 def _check_length(what: str, length: int, most: int) -> None:
+    """Raises ValueError if a sequence, described by `what`, has more than `most` tokens."""
     if length > most:
         raise ValueError(
             f"A text must not be longer than the model's max_positions={most}. "
@@ -263,7 +279,7 @@ def _check_length(what: str, length: int, most: int) -> None:
 def _weights(
     attention: Sequence[Any], rows: Sequence[str], columns: Sequence[str], titles: tuple[str, str]
 ) -> Weights:
-    """Converts L tensors of (1, N, T, S) to `Weights`."""
+    """Returns `Weights` of L tensors (1, N, T, S), with T names of rows and S of columns."""
     from keras import ops
 
     layers = [ops.convert_to_numpy(ops.cast(layer, "float32"))[0] for layer in attention]
@@ -271,7 +287,7 @@ def _weights(
 
 
 def token_names(tokenizer: "Tokenizer", ids: Any) -> list[str]:
-    """Returns the tokens as text; tokens of byte-level BPE as the characters that they spell.
+    """Returns the tokens of ids as text; byte-level BPE tokens as the characters that they spell.
 
     A byte-level token that is not whole characters keeps the letters that stand for its bytes.
     Spaces and line ends keep theirs too ("Ġ", "Ċ").
@@ -290,6 +306,7 @@ def token_names(tokenizer: "Tokenizer", ids: Any) -> list[str]:
 
 
 def _spelled(piece: str) -> str:
+    """Returns the characters of a byte-level token; the token itself if they are not whole."""
     from kbert.tokenizers.bpe.byte_alphabet import piece_bytes, spell
 
     try:

@@ -43,7 +43,13 @@ def fonts() -> tuple[str, ...]:
 
 
 def new_figure(width: float, height: float, *, layout: str | None = "constrained") -> Any:
-    """Makes a matplotlib Figure, sized in inches, that a notebook displays as a picture."""
+    """Returns a matplotlib Figure that a notebook displays as a picture.
+
+    Args:
+        width: width in inches.
+        height: height in inches.
+        layout: matplotlib's layout engine; None for none.
+    """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -92,27 +98,27 @@ def label_axis(axis: Any, names: Sequence[str], **changes: Any) -> None:
 
 
 def bare(axes: Any, *sides: str) -> None:
-    """Removes the tick marks and all lines around the axes except those on `sides`."""
+    """Removes the tick marks, and the lines around the axes except on `sides` ("left", "top" …)."""
     for side, spine in axes.spines.items():
         spine.set_visible(side in sides)
     axes.tick_params(length=0)
 
 
 def add_legend(figure: Any) -> None:
-    """Adds the legend of everything that has a label, below the axes."""
+    """Adds a legend below the axes of a figure, for everything drawn that has a label."""
     legend = figure.legend(loc="outside lower center", ncols=6, frameon=False)
     for text in legend.get_texts():
         text.set(**style())
 
 
 def set_title(axes: Any, title: str | None) -> None:
-    """Writes the title above the axes, at the left."""
+    """Writes a title above the axes, at the left; None writes none."""
     if title is not None:
         axes.set_title(shown(title, 90), loc="left", fontsize=12, pad=12, **style())
 
 
 def set_figure_title(figure: Any, title: str | None) -> None:
-    """Writes the title above several axes, at the left, with some space below it."""
+    """Writes a title above all axes of a figure, at the left; None writes none."""
     if title is not None:
         figure.suptitle(shown(title, 90), fontsize=12, x=0.01, ha="left", **style())
         figure.get_layout_engine().set(rect=(0, 0, 1, 1 - 0.15 / figure.get_figheight()))

@@ -29,7 +29,13 @@ class Box:
 
 
 def flow(boxes: Sequence[Box], width: float, title: str | None) -> Any:
-    """Draws the boxes in a figure of `width` inches, as high as its lines need."""
+    """Draws boxes in lines from left to right, and returns a matplotlib Figure.
+
+    Args:
+        boxes: boxes in reading order.
+        width: width of the figure in inches; its height follows from the number of lines.
+        title: title above the boxes; None for none.
+    """
     places = []  # (box, x, width, line), in inches
     x, line = 0.0, 0
     for box in boxes:
@@ -51,6 +57,7 @@ def flow(boxes: Sequence[Box], width: float, title: str | None) -> Any:
 
 
 def _draw(axes: "Axes", box: Box, left: float, width: float, top: float) -> None:
+    """Draws a box with its text and label; left edge, width and top edge are in inches."""
     from matplotlib.patches import FancyBboxPatch
 
     centre = left + width / 2
@@ -72,7 +79,7 @@ def _draw(axes: "Axes", box: Box, left: float, width: float, top: float) -> None
 
 
 def _width(text: str, size: float) -> float:
-    """Returns the width of a text in inches at a font size in points; 0 if it shows nothing."""
+    """Returns the width of a text in inches at a font size in points; 0 if nothing is visible."""
     from matplotlib.font_manager import FontProperties
     from matplotlib.textpath import TextPath
 

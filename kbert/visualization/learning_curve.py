@@ -61,7 +61,7 @@ def learning_curve(
     lacking = [name for name in ("step", *values) if any(name not in step for step in steps)]
     if len(steps) < 2 or not values or lacking:
         raise ValueError(
-            f"A learning curve has two {unit}s or more, and in each the values that are drawn. "
+            f"A learning curve requires at least two {unit}s, each with all the drawn values. "
             f"Received: {len(steps)} {unit}s, values {', '.join(values) or 'none'}"
             + (f", of which {', '.join(lacking)} is not in every {unit}" if lacking else "")
         )
@@ -104,7 +104,7 @@ def learning_curve(
 
 
 def _steps_of(history: Any) -> tuple[str, Sequence[Mapping[str, float]]]:
-    """Returns the unit of a history ("step" or "epoch") and the values of each."""
+    """Returns "step" or "epoch", and for each step or epoch of a history its number and values."""
     if getattr(history, "steps", None):
         return "step", history.steps
     rows = zip(*history.history.values(), strict=True)
@@ -113,7 +113,10 @@ def _steps_of(history: Any) -> tuple[str, Sequence[Mapping[str, float]]]:
 
 
 def _running_mean(values: np.ndarray, span: int) -> np.ndarray:
-    """Returns running means (S,) over `span` values to each side; NaN and infinity are skipped."""
+    """Returns running means (S,) of `values` over `span` values to each side.
+
+    NaN and infinity are skipped; a mean of none is NaN.
+    """
     known = np.isfinite(values)
     sums = np.concatenate([[0.0], np.cumsum(np.where(known, values, 0.0))])
     counts = np.concatenate([[0], np.cumsum(known)])

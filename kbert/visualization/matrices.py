@@ -54,11 +54,13 @@ def confusion_matrix(
     names = list(names or ())
     if counts.shape != (len(names), len(names)) or not names:
         raise ValueError(
-            "A confusion matrix has a row and a column for each name. Received: a matrix of shape "
-            f"{counts.shape} and {len(names)} names"
+            "A confusion matrix must have a row and a column for each name. Received: a matrix of "
+            f"shape {counts.shape} and {len(names)} names"
         )
     if (counts < 0).any():
-        raise ValueError(f"A confusion matrix holds counts. Received: {counts.min()} in it")
+        raise ValueError(
+            f"A confusion matrix must have counts of at least 0. Received: {counts.min()} in it"
+        )
     totals = counts.sum(1, keepdims=True)
     shares = np.divide(counts, totals, out=np.zeros(counts.shape), where=totals > 0)
     numbers = [[f"{count:,}" if count else "·" for count in row] for row in counts.tolist()]
@@ -100,12 +102,14 @@ def similarity_heatmap(
     columns = labels if columns is None else list(columns)
     if values.shape != (len(labels), len(columns)) or not values.size:
         raise ValueError(
-            "A matrix of similarities has a row for each label and a column for each of `columns` "
-            f"(None = the labels). Received: a matrix of shape {values.shape}, {len(labels)} "
-            f"labels and {len(columns)} columns"
+            "A matrix of similarities must have a row for each label and a column for each of "
+            f"`columns` (None = the labels). Received: a matrix of shape {values.shape}, "
+            f"{len(labels)} labels and {len(columns)} columns"
         )
     if not np.isfinite(values).all():
-        raise ValueError("Similarities are finite numbers. Received: a matrix with NaN or infinity")
+        raise ValueError(
+            "Similarities must be finite numbers. Received: a matrix with NaN or infinity"
+        )
     numbers = [[f"{value:.2f}" for value in row] for row in values]
     lowest = min(np.floor(values.min() * 10) / 10, 0.9)
     scale = (lowest, max(1.0, values.max()))
@@ -123,7 +127,17 @@ def _cells(
     scale: tuple[float, float],
     what: str,
 ) -> tuple["Figure", "Axes"]:
-    """Draws a grid of coloured cells with a text in each, and the colour scale next to it."""
+    """Draws a grid of coloured cells with a text in each, and the colour scale next to it.
+
+    Args:
+        values: values (R, S) for the colours.
+        numbers: text of each cell.
+        rows: names of the rows.
+        columns: names of the columns.
+        colours: name of a matplotlib colour map.
+        scale: values of the first and the last colour.
+        what: name of the colour scale.
+    """
     longest = max(len(number) for row in numbers for number in row)
     count = max(len(rows), len(columns))
     font = 10 if count <= 20 else 7

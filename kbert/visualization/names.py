@@ -70,6 +70,7 @@ def name_points(
 
 
 def _box_at(text: "Text", place: tuple[float, float, str], renderer: Any) -> Values:
+    """Moves a name to an offset of `_PLACES`; returns its box (x0, y0, x1, y1) in pixels."""
     from matplotlib.text import Text
 
     x, y, side = place
@@ -79,8 +80,10 @@ def _box_at(text: "Text", place: tuple[float, float, str], renderer: Any) -> Val
 
 
 def _meet(a: Values, b: Values) -> bool:
+    """Whether two boxes (x0, y0, x1, y1) overlap."""
     return bool(a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3])
 
 
 def _outside(box: Values, frame: Values) -> bool:
+    """Whether a box (x0, y0, x1, y1) extends beyond a frame."""
     return bool(box[0] < frame[0] or box[1] < frame[1] or box[2] > frame[2] or box[3] > frame[3])

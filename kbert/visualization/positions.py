@@ -45,8 +45,8 @@ def positions(table: Any, count: int | None = None, *, title: str | None = None)
     values = np.asarray(_find(table), "float64")
     if values.ndim != 2 or not values.size or not np.isfinite(values).all():
         raise ValueError(
-            "A position table is a matrix (positions, width) of finite numbers. "
-            f"Received: an array of shape {values.shape}"
+            "A position table must be a matrix (positions, width) of finite numbers. Received: an "
+            f"array of shape {values.shape}"
         )
     if count is not None:
         if not 0 < count <= len(values):
@@ -79,6 +79,17 @@ def _draw(
     names: tuple[str, str],
     what: str,
 ) -> None:
+    """Draws a matrix as a heat map with a colour scale.
+
+    Args:
+        figure: figure of the axes.
+        axes: axes to draw in.
+        values: the matrix.
+        colours: name of a matplotlib colour map.
+        scale: values of the first and the last colour.
+        names: names of the horizontal and of the vertical axis.
+        what: name of the colour scale.
+    """
     image = axes.imshow(
         values, cmap=colours, vmin=scale[0], vmax=scale[1], aspect="auto", interpolation="nearest"
     )
@@ -92,7 +103,10 @@ def _draw(
 
 
 def _find(table: Any) -> Values:
-    """Returns the table of a layer, model or task as an array."""
+    """Returns the position table of a layer, model or task, or the given array itself.
+
+    TypeError if a layer or model has no table.
+    """
     import keras
 
     from kbert.layers.positions import SinusoidalPositions, sinusoids
@@ -108,7 +122,7 @@ def _find(table: Any) -> Values:
     if isinstance(table, keras.layers.Layer):
         if not hasattr(table, "position"):
             raise TypeError(
-                "Positions are drawn of a table, or of a layer, model or task that has one. "
+                "A picture of positions requires a table, or a layer, model or task that has one. "
                 f"Received: a {type(table).__name__}"
             )
         table = table.position.value

@@ -91,7 +91,7 @@ class ReportPage:
         )
 
     def attention(self, heading: str, page: AttentionPage) -> None:
-        """Adds a section with an interactive picture of attention."""
+        """Adds a section with a heading and an interactive picture of attention."""
         self.heading(heading)
         self._parts.append(f'<div class="wide">{page.fragment}</div>')
 
@@ -113,6 +113,7 @@ class ReportPage:
 
 
 def _cell(value: Any) -> str:
+    """Returns a table cell as HTML: a text, or a number with two digits unless it is whole."""
     if isinstance(value, str):
         return f"<td>{_escaped(value)}</td>"
     text = f"{value:,}" if isinstance(value, int) else f"{value:,.2f}"

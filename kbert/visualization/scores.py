@@ -50,12 +50,12 @@ def layer_scores(
     models = list(next(iter(rows.values()), {}))
     if not models or any(list(scores) != models for scores in rows.values()):
         raise ValueError(
-            "The table holds a score for each choice of layers, or the scores of the same models "
-            f"for each. Received: {dict(table)!r}"
+            "The table must have a score for each choice of layers, or the scores of the same "
+            f"models for each. Received: {dict(table)!r}"
         )
     values = np.array([[scores[model] for model in models] for scores in rows.values()], "float64")
     if not np.isfinite(values).all():
-        raise ValueError(f"Scores are finite numbers. Received: {dict(table)!r}")
+        raise ValueError(f"Scores must be finite numbers. Received: {dict(table)!r}")
     row = 0.38 if len(models) == 1 else 0.55  # inches
     figure = new_figure(7.5, 1.1 + row * len(rows) + 0.4 * (len(models) > 1))
     axes = figure.add_subplot()

@@ -67,7 +67,7 @@ def trade_off(
         raise ValueError(f"`cost` must be one of {', '.join(COSTS)}. Received: {cost!r}")
     if not table or (teacher is not None and teacher not in table):
         raise ValueError(
-            "The table holds a row for each model, the teacher among them. Received: "
+            "The table must have a row for each model, including the teacher. Received: "
             f"{', '.join(map(str, table)) or 'no rows'}; teacher={teacher!r}"
         )
     scores = [_values(name, row, "score") for name, row in table.items()]
@@ -119,15 +119,21 @@ def trade_off(
 
 
 def _values(name: str, row: Mapping[str, Any], key: str) -> np.ndarray:
-    """Returns one value or several of a model, (K,) float64."""
+    """Returns the K values of a model for `key`, (K,) float64.
+
+    Raises:
+        ValueError: there are none, or a value is not a finite number; a cost must be above 0.
+    """
     if not isinstance(row, Mapping) or key not in row:
-        raise ValueError(f"Each model of the table has a {key!r}. Received: {row!r} for {name!r}")
+        raise ValueError(
+            f"Each model of the table must have a {key!r}. Received: {row!r} for {name!r}"
+        )
     found = np.atleast_1d(np.asarray(row[key], "float64"))
     good = found.ndim == 1 and found.size and np.isfinite(found).all()
     if not good or (key != "score" and (found <= 0).any()):
         rule = "finite" if key == "score" else "finite and above 0"
         raise ValueError(
-            f"Values of {key!r} are numbers, {rule}. Received: {row[key]!r} for {name!r}"
+            f"Values of {key!r} must be numbers, {rule}. Received: {row[key]!r} for {name!r}"
         )
     return found
 
@@ -144,6 +150,14 @@ def _number(values: np.ndarray) -> str:
 def _set_limits(
     axes: "Axes", points: np.ndarray, spreads: np.ndarray, lines: Sequence[float]
 ) -> None:
+    """Sets the limits of the axes: costs from 0, scores around all points and lines.
+
+    Args:
+        axes: axes to set.
+        points: mean cost and score of each model, (N, 2).
+        spreads: standard deviations, (N, 2).
+        lines: scores of the dashed lines.
+    """
     heights = [*(points - spreads)[:, 1], *(points + spreads)[:, 1], *lines]
     extent = max(np.ptp(heights), 0.01)
     axes.set_ylim(min(heights) - 0.12 * extent, max(heights) + 0.12 * extent)
@@ -151,7 +165,13 @@ def _set_limits(
 
 
 def _draw_lines(axes: "Axes", lines: Sequence[float], kept: Sequence[float]) -> None:
-    """Draws the shares of the teacher's score as lines, named to the right of the axes."""
+    """Draws shares of the teacher's score as dashed lines, named to the right of the axes.
+
+    Args:
+        axes: axes to draw in.
+        lines: score of each line; empty without a teacher.
+        kept: share of the teacher's score of each line.
+    """
     for number, (line, share) in enumerate(zip(lines, kept, strict=bool(lines))):
         axes.axhline(line, color="#999999", linewidth=1, linestyle=(0, (5, 4)), zorder=1)
         axes.annotate(

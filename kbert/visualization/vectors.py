@@ -66,7 +66,7 @@ def neighbours_map(
     groups = [""] * len(labels) if groups is None else list(groups)
     if np.ndim(vectors) != 2 or not 2 <= len(vectors) == len(labels) == len(groups):
         raise ValueError(
-            "A map needs two vectors or more, and a label (and a group) for each. Received: "
+            "A map requires at least two vectors, and a label (and a group) for each. Received: "
             f"vectors of shape {np.shape(vectors)}, {len(labels)} labels, {len(groups)} groups"
         )
     unit = _unit(vectors)
@@ -146,12 +146,14 @@ def projection(
     named = len(labels) if texts is None else len(texts)
     if np.ndim(vectors) != 2 or not _LEAST[method] <= len(vectors) == len(labels) == named:
         raise ValueError(
-            f'A projection by "{method}" needs {_LEAST[method]} vectors or more, and a label (and '
-            f"a text) for each. Received: vectors of shape {np.shape(vectors)}, {len(labels)} "
-            f"labels, {'no' if texts is None else named} texts"
+            f'A projection by "{method}" requires at least {_LEAST[method]} vectors, and a label '
+            f"(and a text) for each. Received: vectors of shape {np.shape(vectors)}, "
+            f"{len(labels)} labels, {'no' if texts is None else named} texts"
         )
     if isinstance(neighbours, bool) or not isinstance(neighbours, int) or neighbours < 2:
-        raise ValueError(f"`neighbours` must be a whole number from 2. Received: {neighbours!r}")
+        raise ValueError(
+            f"`neighbours` must be a whole number of at least 2. Received: {neighbours!r}"
+        )
     unit = _unit(vectors)
     if method == "pca":
         points, shares = _principal(unit)
@@ -180,6 +182,7 @@ def projection(
 
 
 def _draw_labels(axes: Any, points: np.ndarray, labels: Sequence[str]) -> None:
+    """Draws points (N, 2) in the colour and mark of their label; rare labels are grey."""
     counts = Counter(labels)
     own = {label for label, _ in counts.most_common(_LABELS)}
     kinds = [label for label in dict.fromkeys(labels) if label in own]
@@ -209,7 +212,17 @@ def _draw_labels(axes: Any, points: np.ndarray, labels: Sequence[str]) -> None:
 
 
 def _embedded(unit: np.ndarray, method: str, neighbours: int, seed: int) -> np.ndarray:
-    """Projects vectors of length 1 to (N, 2) float64, by t-SNE or UMAP."""
+    """Projects vectors to a plane by t-SNE or UMAP.
+
+    Args:
+        unit: vectors (N, D) of length 1.
+        method: "tsne" or "umap".
+        neighbours: size of the neighbourhoods to preserve; reduced if there are few vectors.
+        seed: random seed.
+
+    Returns:
+        Points (N, 2) float64; zeros if all vectors are equal.
+    """
     if not np.ptp(unit, axis=0).any():  # all vectors are equal
         return np.zeros((len(unit), 2))
     if unit.shape[1] > _COMPONENTS:
@@ -230,7 +243,7 @@ def _embedded(unit: np.ndarray, method: str, neighbours: int, seed: int) -> np.n
 
 
 def _far_apart(points: np.ndarray, count: int) -> np.ndarray:
-    """Returns the indices of `count` points, or of all; each is the farthest from those before."""
+    """Returns the indices of `count` points (or all); each is the farthest from those before."""
     if len(points) <= count:
         return np.arange(len(points))
     chosen = [int(np.abs(points - points.mean(0)).sum(1).argmax())]
@@ -242,7 +255,7 @@ def _far_apart(points: np.ndarray, count: int) -> np.ndarray:
 
 
 def _frame(axes: Any, below: str, left: str) -> None:
-    """Draws a thin frame with axis names and without numbers."""
+    """Draws a thin frame without numbers, with a name below and a name at the left."""
     axes.set_xticks([])
     axes.set_yticks([])
     axes.set_xlabel(below, **style())
@@ -252,6 +265,7 @@ def _frame(axes: Any, below: str, left: str) -> None:
 
 
 def _components(shares: np.ndarray) -> tuple[str, str]:
+    """Returns the names of two axes, with the share of variance of each component."""
     return (
         f"first principal component ({shares[0]:.0%} of the variance)",
         f"second ({shares[1]:.0%})",
@@ -259,15 +273,15 @@ def _components(shares: np.ndarray) -> tuple[str, str]:
 
 
 def _unit(vectors: Any) -> np.ndarray:
-    """Returns the vectors normalised to length 1, (N, D) float64."""
+    """Returns the vectors (N, D) at length 1, in float64; ValueError for NaN or infinity."""
     vectors = np.asarray(vectors, "float64")
     if not np.isfinite(vectors).all():
-        raise ValueError("Vectors are finite numbers. Received: NaN or infinity in them")
+        raise ValueError("Vectors must be finite numbers. Received: NaN or infinity in them")
     return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
 
 
 def _principal(vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns principal coordinates (N, 2) and the share of the variance on each axis."""
+    """Returns the first two principal coordinates (N, 2), and the components' variance shares."""
     points, shares = _decomposed(vectors, 2)
     # The sign of a component is arbitrary; the largest coordinate is made positive.
     signs = np.sign(points[np.abs(points).argmax(0), [0, 1]])
@@ -275,7 +289,7 @@ def _principal(vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _decomposed(vectors: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns coordinates (N, count) on the principal components, and the components' shares."""
+    """Returns coordinates (N, count) on the first components, and the shares of variance of all."""
     centred = vectors - vectors.mean(0)
     left, sizes, _ = np.linalg.svd(centred, full_matrices=False)
     if len(sizes) < count:  # vectors of width 1 lie on a line

@@ -59,15 +59,18 @@ class Subwords:
         return found
 
     def vector(self, word: str) -> np.ndarray:
-        """Returns the vector (D,) of an unseen word: the mean of its n-grams, zeros without any."""
+        """Returns the vector (D,) of an unseen word: the mean over its n-grams, zeros without any.
+
+        ValueError if that is not finite.
+        """
         rows = self.rows(word)
         if not rows:
             return np.zeros(self.table.shape[1], np.float32)
         vector = self.table[rows].mean(0)
         if not np.isfinite(vector).all():  # a memory-mapped table is not checked on loading
             raise ValueError(
-                "Vectors of n-grams are finite numbers. "
-                f"Received: NaN or infinity in those of {word!r:.80}"
+                "Vectors of n-grams must be finite numbers. Received: NaN or infinity in those of "
+                f"{word!r:.80}"
             )
         return vector
 
@@ -89,13 +92,13 @@ def read_fasttext(path: str, limit: int | None) -> tuple[list[str], np.ndarray, 
         FileNotFoundError: there is no such file.
         ValueError: the file has another version, is quantised, or its parts do not fit together.
     """
-    path = local_only(path, "A fastText file is mapped into memory")
+    path = local_only(path, "A fastText file, which is mapped into memory,")
     found = Collected(path)
     with open(path, "rb") as file:
         magic, version = file.read(4), _read(file, struct.Struct("<i"), path)[0]
         if magic != MAGIC or version != _VERSION:
             raise ValueError(
-                f"A fastText model is one of version {_VERSION}. Received: version {version}, "
+                f"A fastText model must have version {_VERSION}. Received: version {version}, "
                 f"first bytes {magic!r} in {path}"
             )
         width, *_, bucket, shortest, longest, _, _ = _read(file, _ARGUMENTS, path)
@@ -103,8 +106,8 @@ def read_fasttext(path: str, limit: int | None) -> tuple[list[str], np.ndarray, 
         words = [_entry(file, path) for _ in range(_checked(size, num_words, labels, file, path))]
         if pruned >= 0 or file.read(1) != b"\0":
             raise ValueError(
-                "Quantised and pruned models are not read: save the model without `quantize`. "
-                f"Received: {path}"
+                "Quantised and pruned models are not supported: save the model without "
+                f"`quantize`. Received: {path}"
             )
         rows, columns = _read(file, struct.Struct("<2q"), path)
         start, length = file.tell(), os.fstat(file.fileno()).st_size
@@ -115,13 +118,13 @@ def read_fasttext(path: str, limit: int | None) -> tuple[list[str], np.ndarray, 
         )
     if length < start + 4 * rows * columns:
         raise ValueError(
-            f"The table has {4 * rows * columns:,} bytes. "
-            f"Received: {length - start:,}, then {path} ends"
+            f"The table must have {4 * rows * columns:,} bytes. Received: {length - start:,}, "
+            f"then {path} ends"
         )
     if not 0 <= shortest <= longest and longest:
         raise ValueError(
-            f"N-grams are of letters from the shortest to the longest. Received: minn={shortest}, "
-            f"maxn={longest} in {path}"
+            "The lengths of n-grams must be a range from the shortest to the longest. Received: "
+            f"minn={shortest}, maxn={longest} in {path}"
         )
     table = np.memmap(path, "<f4", "r", start, (rows, columns))
     used = bucket if longest else 0
@@ -135,34 +138,45 @@ def read_fasttext(path: str, limit: int | None) -> tuple[list[str], np.ndarray, 
 
 
 def _checked(size: int, words: int, labels: int, file: BinaryIO, path: str) -> int:
+    """Returns the number of entries `size` of a dictionary; ValueError for impossible numbers.
+
+    Args:
+        size: number of entries: words and labels.
+        words: number of words.
+        labels: number of labels.
+        file: file at the first entry.
+        path: path of the file, for the message.
+    """
     left = os.fstat(file.fileno()).st_size - file.tell()
     if not 0 < words <= size or labels != size - words or 10 * size > left:
         raise ValueError(
-            "A dictionary has words, and labels behind them, each of 10 bytes at least. "
+            "A dictionary must have words, followed by labels, each of at least 10 bytes. "
             f"Received: {size} entries, {words} words, {labels} labels and {left} bytes in {path}"
         )
     return size
 
 
 def _read(file: BinaryIO, form: struct.Struct, path: str) -> tuple:
+    """Reads and returns the values of the struct `form`; ValueError if the file is truncated."""
     content = file.read(form.size)
     if len(content) != form.size:
-        raise ValueError(f"The file ends early. Received: {path}, of {file.tell()} bytes")
+        raise ValueError(f"The file is truncated. Received: {path}, of {file.tell()} bytes")
     return form.unpack(content)
 
 
 def _entry(file: BinaryIO, path: str) -> str:
+    """Reads one entry of the dictionary and returns its word; ValueError if it is malformed."""
     content = bytearray()
     while (byte := file.read(1)) != b"\0":
         content += byte
         if not byte or len(content) > _MAX_WORD_BYTES:
             raise ValueError(
-                f"A word ends with a NUL byte. Received: {bytes(content)!r:.80}, {path}"
+                f"A word must end with a NUL byte. Received: {bytes(content)!r:.80}, {path}"
             )
     _read(file, struct.Struct("<qb"), path)  # the word's count, and whether it is a label
     try:
         return content.decode()
     except UnicodeDecodeError as error:
         raise ValueError(
-            f"Words are in UTF-8. Received: {bytes(content)!r:.80} in {path}"
+            f"Words must be UTF-8. Received: {bytes(content)!r:.80} in {path}"
         ) from error

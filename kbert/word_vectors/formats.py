@@ -43,15 +43,20 @@ class Collected:
         self._twice = 0
 
     def add(self, word: str, vector: np.ndarray, where: str) -> None:
-        """Adds a word, unless it is there already.
+        """Adds a word and its vector (D,); a repeated word is only counted.
+
+        Args:
+            word: the word.
+            vector: its vector.
+            where: place in the file, for the message.
 
         Raises:
             ValueError: the vector has a number that is not finite.
         """
         if not np.isfinite(vector).all():
             raise ValueError(
-                f"{where}: a vector is of finite numbers. "
-                f"Received: {vector[~np.isfinite(vector)][0]} for {word!r:.80}"
+                f"{where}: a vector must have finite numbers. Received: "
+                f"{vector[~np.isfinite(vector)][0]} for {word!r:.80}"
             )
         if word in self.rows:
             self._twice += 1
@@ -69,10 +74,10 @@ class Collected:
             ValueError: there are no words.
         """
         if not self.rows:
-            raise ValueError(f"{self._path} holds no vector of a word")
+            raise ValueError(f"{self._path} must have at least one word with its vector")
         if self._twice:
             logging.warning(
-                "%s has %d words twice or more: the first vector of each is kept",
+                "%s has %d repeated words: only the first vector of each word is used",
                 self._path,
                 self._twice,
             )
@@ -118,7 +123,7 @@ def read_text(path: str, limit: int | None) -> tuple[list[str], np.ndarray]:
         read += 1
     if declared is not None and read != declared:
         raise ValueError(
-            f"The header of {path} says how many vectors follow: {declared}. Received: {read}"
+            f"{path} must have as many vectors as its header declares, {declared}. Received: {read}"
         )
     return found.result()
 
@@ -145,7 +150,8 @@ def read_binary(path: str, limit: int | None) -> tuple[list[str], np.ndarray]:
         header = file.readline(_MAX_WORD_BYTES).decode("ascii", "replace")
         if (sizes := _header(header.rstrip())) is None:
             raise ValueError(
-                f"{path} begins with the number of words and the width. Received: {header!r:.80}"
+                f"{path} must begin with the number of words and the width. Received: "
+                f"{header!r:.80}"
             )
         declared, width = sizes
         for number in range(declared if limit is None else min(declared, limit)):
@@ -154,8 +160,8 @@ def read_binary(path: str, limit: int | None) -> tuple[list[str], np.ndarray]:
             content = file.read(4 * width)
             if len(content) != 4 * width:
                 raise ValueError(
-                    f"{where}: a vector has {4 * width} bytes. Received: {len(content)}, then the "
-                    "file ends"
+                    f"{where}: a vector must have {4 * width} bytes. Received: {len(content)}, "
+                    "then the file ends"
                 )
             found.add(word, np.frombuffer(content, "<f4"), where)
     return found.result()
@@ -183,7 +189,10 @@ def write_text(path: PathLike, words: list[str], vectors: np.ndarray, header: bo
 
 
 def write_binary(path: PathLike, words: list[str], vectors: np.ndarray) -> None:
-    """Writes W words and their vectors (W, D) as word2vec's binary file. The write is atomic."""
+    """Writes W words and their vectors (W, D) as word2vec's binary file, in an atomic write.
+
+    ValueError for a word that is empty or has a blank or an end of line.
+    """
     _check_words(words)
     with atomic.writing(os.fspath(path)) as file:
         file.write(f"{len(words)} {vectors.shape[1]}\n".encode())
@@ -201,11 +210,11 @@ def _opened(path: str) -> Iterator[Any]:
         try:
             yield gzip.GzipFile(fileobj=file)
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            raise ValueError(f"{path} is a whole gzip file. Received: {error}") from error
+            raise ValueError(f"{path} must be a complete gzip file. Received: {error}") from error
 
 
 def _header(text: str) -> tuple[int, int] | None:
-    """Returns the number of words and the width; None if the line is not a header."""
+    """Returns the number of words and the width in a first line; None if it is not a header."""
     fields = text.split(" ")  # not split(): a line that begins with a blank is not a header
     if len(fields) != 2 or not all(field.isascii() and field.isdecimal() for field in fields):
         return None
@@ -216,29 +225,38 @@ def _header(text: str) -> tuple[int, int] | None:
 
 
 def _parsed(where: str, text: str, width: int | None) -> tuple[str, np.ndarray]:
+    """Splits a line into a word and its vector (D,); ValueError if it is malformed.
+
+    Args:
+        where: place of the line, for the message.
+        text: the line.
+        width: width D of the vectors; None for the first line.
+    """
     # Split from the right: some GloVe files have words with blanks in them.
     word, *fields = text.split(" ") if width is None else text.rsplit(" ", width)
     if not word or not fields or (width is not None and len(fields) != width):
         rule = "numbers" if width is None else f"{width} numbers"
         raise ValueError(
-            f"{where}: a line is a word and {rule}, blanks between them. Received: {text!r:.80}"
+            f"{where}: a line must be a word and {rule}, separated by blanks. Received: "
+            f"{text!r:.80}"
         )
     if " " in word and math.isfinite(_number(word.rpartition(" ")[2])):
         raise ValueError(
-            f"{where}: a line is a word and {width} numbers, as the first one is, and has no more. "
-            f"Received: {text!r:.80}"
+            f"{where}: a line must be a word and {width} numbers, like the first line, and "
+            f"nothing more. Received: {text!r:.80}"
         )
     with np.errstate(over="ignore"):  # an overflow becomes infinite, which raises below
         numbers = np.array([_number(field) for field in fields], np.float32)
     if not np.isfinite(numbers).all():
         bad = fields[int(np.argmin(np.isfinite(numbers)))]
         raise ValueError(
-            f"{where}: a vector is of finite numbers. Received: {bad!r:.40} for {word!r:.80}"
+            f"{where}: a vector must have finite numbers. Received: {bad!r:.40} for {word!r:.80}"
         )
     return word, numbers
 
 
 def _number(field: str) -> float:
+    """Returns the number that a text spells; NaN if it spells none."""
     try:
         return float(field)
     except ValueError:
@@ -246,6 +264,7 @@ def _number(field: str) -> float:
 
 
 def _read_word(file: BinaryIO, where: str) -> str:
+    """Reads a word and the blank after it from a binary file; ValueError, at `where`, else."""
     content = bytearray()
     for byte in _bytes(file):
         if byte == b" ":
@@ -255,15 +274,15 @@ def _read_word(file: BinaryIO, where: str) -> str:
         if len(content) > _MAX_WORD_BYTES:
             break
     else:
-        raise ValueError(f"{where}: the file ends. Received: {bytes(content)!r:.80}")
+        raise ValueError(f"{where}: the file is truncated. Received: {bytes(content)!r:.80}")
     try:
         word = content.decode()
     except UnicodeDecodeError:
         word = ""
     if not word or len(content) > _MAX_WORD_BYTES:
         raise ValueError(
-            f"{where}: a word is in UTF-8, and a blank behind it. "
-            f"Received: {bytes(content[:60])!r:.80}"
+            f"{where}: a word must be UTF-8, followed by a blank. Received: "
+            f"{bytes(content[:60])!r:.80}"
         )
     return word
 
@@ -274,8 +293,10 @@ def _bytes(file: BinaryIO) -> Iterator[bytes]:
 
 
 def _check_words(words: list[str]) -> None:
+    """Raises ValueError for an empty word, or one with a blank or a line break."""
     for word in words:
         if not word or set(word) & {" ", "\n", "\r"}:
             raise ValueError(
-                f"Such files have words without blanks and ends of lines. Received: {word!r:.80}"
+                "Words must have no blanks and no line breaks to be written to a file. Received: "
+                f"{word!r:.80}"
             )

@@ -81,7 +81,7 @@ def train_skip_gram(
         _check(name, value)
     if (subsample is not None and not 0 < subsample < 1) or learning_rate <= 0:
         raise ValueError(
-            "`subsample` is a share above 0 and below 1, or None, and `learning_rate` above 0. "
+            "`subsample` must be above 0 and below 1, or None, and `learning_rate` above 0. "
             f"Received: subsample={subsample!r}, learning_rate={learning_rate!r}"
         )
     words, counts, ids, sentences = _encoded(texts, min_count, lowercase)
@@ -124,12 +124,20 @@ class _Tables:
         self._run = graph(self._step, autograph=False, input_signature=[pair, pair, others, rate])
 
     def step(self, centre: Any, context: Any, others: Any, rate: float) -> None:
-        """Runs one update on P pairs: word ids (P,), context ids (P,) and negatives (P, K)."""
+        """Runs one update on P pairs.
+
+        Args:
+            centre: ids (P,) of the words.
+            context: id (P,) of a context word of each.
+            others: ids (P, K) of negatives of each.
+            rate: learning rate.
+        """
         self._run(centre, context, others, np.float32(rate))
 
     def _step(
         self, centre: tf.Tensor, context: tf.Tensor, others: tf.Tensor, rate: tf.Tensor
     ) -> None:
+        """Computes the update of `step` in a graph; the arguments are the same."""
         ids = tf.concat([context[:, None], others], 1)  # (P, 1 + K)
         vectors, targets = tf.gather(self.words, centre), tf.gather(self.contexts, ids)
         scores = tf.linalg.matvec(targets, vectors)
@@ -148,7 +156,15 @@ class _Tables:
 def _adagrad(
     table: tf.Variable, squares: tf.Variable, ids: tf.Tensor, slopes: tf.Tensor, rate: tf.Tensor
 ) -> None:
-    """Updates table rows; gradients of one row are summed first, so their order is irrelevant."""
+    """Updates rows of a table by Adagrad; the gradients of one row are summed first.
+
+    Args:
+        table: vectors, one row for each word.
+        squares: sums of squared gradients, in the shape of the table.
+        ids: rows to update, with repetitions.
+        slopes: gradient of each of `ids`, (…, D).
+        rate: learning rate.
+    """
     rows, places = tf.unique(ids)
     slopes = tf.math.unsorted_segment_sum(slopes, places, tf.size(rows))
     squares.scatter_add(tf.IndexedSlices(slopes**2, rows))
@@ -160,9 +176,22 @@ def _adagrad(
 def _encoded(
     texts: Iterable[str], min_count: int, lowercase: bool
 ) -> tuple[list[str], np.ndarray, np.ndarray, np.ndarray]:
-    """Returns words sorted by count, counts (W,), and the word and sentence of each kept token."""
+    """Splits texts into words and numbers them.
+
+    Args:
+        texts: sentences.
+        min_count: fewest occurrences of a word; tokens of rarer words are left out.
+        lowercase: whether words are converted to lower case.
+
+    Returns:
+        W words, the most frequent first; their counts (W,); the word (N,) and the sentence (N,) of
+        each token that is left.
+
+    Raises:
+        ValueError: fewer than two words are frequent enough, or `texts` is one string.
+    """
     if isinstance(texts, str):
-        raise ValueError(f"`texts` are several. Received: one string, {texts!r:.60}")
+        raise ValueError(f"`texts` must be several texts. Received: one string, {texts!r:.60}")
     known: dict[str, int] = {}
     blocks: list[np.ndarray] = []
     lengths: list[int] = []
@@ -177,8 +206,8 @@ def _encoded(
     order.sort(key=lambda row: (-counts[row], names[row]))
     if len(order) < 2:
         raise ValueError(
-            f"There must be two words or more that occur {min_count} times (`min_count`). "
-            f"Received: {len(order)} of {len(names)} words, {len(ids)} tokens"
+            f"At least two words must occur {min_count} times (`min_count`). Received: "
+            f"{len(order)} of {len(names)} words, {len(ids)} tokens"
         )
     number = np.full(len(names), -1, np.int32)
     number[order] = np.arange(len(order))
@@ -195,7 +224,15 @@ def _pairs(
     window: int,
     rng: np.random.Generator,
 ) -> np.ndarray:
-    """Returns (…, 2) int32 in random order: a word, and a word in its window."""
+    """Draws training pairs (…, 2) int32 in random order: a word, and a word in its window.
+
+    Args:
+        ids: word of each token, (N,).
+        sentences: sentence of each token, (N,).
+        kept: probability that a token of each word is kept, (W,).
+        window: largest distance between the two tokens; each word draws one up to it.
+        rng: random generator.
+    """
     there = rng.random(len(ids)) < kept[ids]
     ids, sentences = ids[there], sentences[there]
     widths = rng.integers(1, window + 1, len(ids))
@@ -205,6 +242,14 @@ def _pairs(
 def _sides(
     ids: np.ndarray, sentences: np.ndarray, widths: np.ndarray, window: int
 ) -> Iterator[np.ndarray]:
+    """Yields training pairs (…, 2) of a word and a word in its window, for each distance.
+
+    Args:
+        ids: word of each token, (N,).
+        sentences: sentence of each token, (N,); pairs are within one sentence.
+        widths: largest distance that each token reaches, (N,).
+        window: largest of all possible widths.
+    """
     yield np.zeros((0, 2), np.int32)
     for apart in range(1, min(window, len(ids) - 1) + 1):
         left, right = slice(None, -apart), slice(apart, None)

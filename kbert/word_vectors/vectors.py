@@ -35,7 +35,7 @@ def split_words(text: str | bytes, lowercase: bool = True) -> list[str]:
     """
     text = text.decode("utf-8", "ignore") if isinstance(text, bytes) else text
     if not isinstance(text, str):
-        raise ValueError(f"A text is a string, whole. Received: {text!r:.80}")
+        raise ValueError(f"A text must be a string, not yet split. Received: {text!r:.80}")
     return _WORD.findall(text.lower() if lowercase else text)
 
 
@@ -66,14 +66,14 @@ class WordVectors:
         self._rows = {word: row for row, word in enumerate(self.words)}
         if len(self._rows) != len(self.words) or self.matrix.shape[:1] != (len(self.words),):
             raise ValueError(
-                "There is one vector for each of the words, which are different. Received: "
-                f"{len(self.words)} words, {len(self._rows)} of them different, and vectors of "
-                f"shape {self.matrix.shape}"
+                f"Words must be unique, with one vector for each. Received: {len(self.words)} "
+                f"words, {len(self._rows)} of them different, and vectors of shape "
+                f"{self.matrix.shape}"
             )
         if self.matrix.ndim != 2 or not self.matrix.size or not np.isfinite(self.matrix).all():
             raise ValueError(
-                "Vectors are (words, width) finite numbers, one or more. "
-                f"Received: shape {self.matrix.shape}"
+                "Vectors must be finite numbers of shape (words, width), and not empty. Received: "
+                f"shape {self.matrix.shape}"
             )
 
     @classmethod
@@ -137,9 +137,9 @@ class WordVectors:
             raise ValueError(f"`format` must be one of {', '.join(FORMATS)}. Received: {format!r}")
         if os.fspath(path).endswith(".gz") or is_binary != (format == "binary"):
             raise ValueError(
-                "A file is read again by its suffix: `.bin` is the binary form, others, such as "
-                f"`.txt`, are text, and `.gz` is not written. Received: {os.fspath(path)} with "
-                f"format={format!r}"
+                "The suffix must fit the format, because a file is loaded by its suffix: `.bin` "
+                'for "binary", others, such as `.txt`, for text; `.gz` is not supported for '
+                f"writing. Received: {os.fspath(path)} with format={format!r}"
             )
         if format == "binary":
             formats.write_binary(path, self.words, self.matrix)
@@ -179,7 +179,7 @@ class WordVectors:
                 found[row] = vector
         if missing:
             shown = ", ".join(map(repr, missing[:5]))
-            raise KeyError(f"Only words that were read or trained have vectors. Received: {shown}")
+            raise KeyError(f"Words must have a vector. Received: {shown}")
         return found
 
     def text_vectors(self, texts: Iterable[str], lowercase: bool = True) -> np.ndarray:
@@ -237,8 +237,9 @@ class WordVectors:
         return self._found(vectors[1] - vectors[0] + vectors[2], {a, b, c}, k)
 
     def _found(self, query: np.ndarray, left_out: set[str], k: int) -> list[tuple[str, float]]:
+        """Returns the `k` words nearest to a vector (D,) and their cosines, without `left_out`."""
         if k < 1:
-            raise ValueError(f"At least one word is looked for. Received: k={k}")
+            raise ValueError(f"`k` must be at least 1. Received: k={k}")
         hits = self._index.search(query[None], k=k + len(left_out))
         pairs = zip(hits.ids[0].tolist(), hits.scores[0].tolist(), strict=True)
         named = ((self.words[row], score) for row, score in pairs)
@@ -249,6 +250,7 @@ class WordVectors:
         return Index(self.matrix)
 
     def _vector(self, word: str) -> np.ndarray | None:
+        """Returns the vector (D,) of a word, from n-grams if it is unseen; None if it has none."""
         if (row := self._rows.get(word)) is not None:
             return self.matrix[row]
         if self.subwords is None or not self.subwords.rows(word):

@@ -89,7 +89,7 @@ def test_padded_batches_of_other_kinds(tokenizers):
     characters = elmo(["the sun", ""], padding=True)["token_ids"]
     assert characters.shape == (2, 4, 50)
     np.testing.assert_array_equal(characters, elmo.pad_sentences(["the sun", ""])["character_ids"])
-    with pytest.raises(ValueError, match=r"padding, a first and a separating token.*without pad"):
+    with pytest.raises(ValueError, match=r"padding, a first and a separator token.*without pad"):
         tokenizers["words"](TEXTS, padding=True)
 
 

@@ -35,7 +35,9 @@ Run = Callable[..., tuple[dict[str, int], list[tuple[str, Shard]]]]
 
 
 def pipeline_runner(flags: Sequence[str]) -> Run:
-    """Returns a function that prepares a corpus in a Beam pipeline with these flags.
+    """Returns a function that prepares a corpus in a Beam pipeline.
+
+    The `flags` are those of Apache Beam, such as "--runner=FlinkRunner".
 
     Raises:
         ImportError: Apache Beam is not installed.
@@ -94,14 +96,22 @@ def pipeline_runner(flags: Sequence[str]) -> Run:
 
 @functools.cache
 def _tokenizer(kind: type[Tokenizer], config: str) -> Tokenizer:
-    """Builds a tokenizer from its config, once per process instead of once per (small) file."""
+    """Builds a tokenizer of class `kind` from its config (JSON), once per process.
+
+    Without the cache it would be built for every (small) file.
+    """
     return kind.from_config(json.loads(config))
 
 
 def _tokenised(
     source: Source, kind: Any, config: str, dtype: str
 ) -> Iterator[tuple[dict[str, np.ndarray], dict[str, int]]]:
-    """Yields (segment, counts) for each chunk of a source."""
+    """Yields (segment, counts) for each chunk of a source.
+
+    The segment is field -> array of the chunk's tokenised documents, see `spill.Segment`. The
+    counts have the names `_COUNTED`. `kind` and `config` (JSON) rebuild the tokenizer; `dtype` is
+    the type of the ids.
+    """
     tokenizer = _tokenizer(kind, config)
     before = dict.fromkeys(("cut_documents", "replaced_characters"), 0)
     empty = dict.fromkeys(_COUNTED, 0)
@@ -126,7 +136,11 @@ def _note(counts: dict[str, int], path: str) -> None:
 def _cut(
     arrays: dict[str, np.ndarray], held_out_share: float, counts: dict[str, int]
 ) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
-    """Yields (number of a shard, part of the segment in that shard)."""
+    """Yields (number of a shard, part of a segment) for each shard with documents of the segment.
+
+    The segment (`arrays`) and its parts are field -> array, see `spill.Segment`. The `counts` are
+    those of the whole corpus; its `text_bytes` and the `held_out_share` determine the shards.
+    """
     segment = spill.Segment(**arrays)
     for number, plan in enumerate(shard_files.plan_shards(counts["text_bytes"], held_out_share)):
         part = segment.between(plan.first, plan.last)

@@ -46,7 +46,10 @@ class BlockReader:
     def from_manifest(
         cls, manifest: Manifest, split: str, seed: int, window_blocks: int = WINDOW_BLOCKS
     ) -> BlockReader:
-        """Makes a reader with the files and offsets of a prepared corpus."""
+        """Makes a reader of a split ("train" or "held_out") of a prepared corpus.
+
+        `seed` is the seed of the order, `window_blocks` the least number of blocks in a window.
+        """
         index = manifest.index(split)
         paths = manifest.shard_paths(split)
         return cls(paths, index[:, 0], index[:, 1], seed, manifest.token_dtype, window_blocks)
@@ -93,13 +96,13 @@ class BlockReader:
         return numbers.flat_map(stage(read))
 
     def order(self, epoch: tf.Tensor, places: tf.Tensor) -> tf.Tensor:
-        """Returns the blocks at some positions (n,) of an epoch's order, (n,) int64."""
+        """Returns the numbers of the blocks at `places` (n,) of an epoch's order, (n,) int64."""
         return block_order(self.seed, epoch, self.blocks, places)
 
     def window(self, epoch: tf.Tensor, window: tf.Tensor) -> tf.data.Dataset:
-        """Returns a dataset of one element: the records of a window's blocks in their order.
+        """Returns a dataset of one element: the records of a window's blocks, (blocks,) string.
 
-        The element is (blocks,) string.
+        The blocks have the order of `epoch`; `window` is the number of the window in that epoch.
         """
         first = window * self.blocks // self.windows
         stop = (window + 1) * self.blocks // self.windows
@@ -110,7 +113,10 @@ class BlockReader:
 
 
 def block_order(seed: int, epoch: tf.Tensor, blocks: int, places: tf.Tensor) -> tf.Tensor:
-    """Returns which of `blocks` blocks are at positions (n,) of an epoch's order, (n,) int64."""
+    """Returns which of `blocks` blocks are at `places` (n,) of an epoch's order, (n,) int64.
+
+    The order is a permutation of 0 … blocks - 1, a function of (seed, epoch).
+    """
     return tf.random.experimental.index_shuffle(
         places,
         tf.stack([tf.constant(seed, tf.int64), epoch]),
@@ -119,7 +125,7 @@ def block_order(seed: int, epoch: tf.Tensor, blocks: int, places: tf.Tensor) -> 
 
 
 def read_records(paths: tf.Tensor, offsets: tf.Tensor) -> tf.data.Dataset:
-    """Returns a dataset of the records at byte offsets (n,) of the files (n,), one by one.
+    """Returns a dataset of the records at byte `offsets` (n,) of the files `paths` (n,).
 
     A record that cannot be read raises InvalidArgumentError, see `unreadable_record`.
     """
@@ -127,7 +133,7 @@ def read_records(paths: tf.Tensor, offsets: tf.Tensor) -> tf.data.Dataset:
 
 
 def _read_record(path: tf.Tensor, offset: tf.Tensor) -> tf.data.Dataset:
-    """Returns a dataset of the record at `offset`; raises with its file name if it is unreadable.
+    """Returns a dataset of one record, at byte `offset` of a shard; an unreadable one raises.
 
     TensorFlow's error ("corrupted record at 1234") does not name the file. So a failure becomes an
     empty record, which no block is. The check then raises with file and offset, and TensorFlow's

@@ -33,16 +33,19 @@ class Chunk(NamedTuple):
     aligned: bool = False
 
     def name(self, settings: str) -> str:
-        """Returns a file name that depends only on the content and on `settings`.
+        """Returns the name of the chunk's intermediate file: a hash of content and `settings`.
 
-        A resumed run can therefore reuse a spill of that name, even if the order of the sources or
-        some of the sources have changed.
+        `settings` is a text with all settings of the preparation. A resumed run can reuse a file
+        of that name, even if the order of the sources or some of the sources have changed.
         """
         return f"chunk-{fingerprints.blake2b([settings, self.lengths, self.text])}.spill"
 
 
 def chunks(sources: list[Source]) -> Iterator[Chunk]:
-    """Splits the sources, all aligned or none, into chunks at the ends of documents."""
+    """Yields the documents of all sources in chunks of about 16 MiB; the last may be small.
+
+    Either all or none of the sources must be aligned, which means texts with their translations.
+    """
     texts: list[bytes] = []
     size = before = 0
     for source in sources:
@@ -63,7 +66,7 @@ def _chunk(texts: list[bytes], consumed: int, aligned: bool) -> Chunk:
 
 
 class Done(NamedTuple):
-    """Numbers of a finished chunk for the progress bar."""
+    """Numbers of a finished chunk for the progress bar; `consumed` is that of `Chunk`."""
 
     consumed: int
     documents: int
@@ -71,7 +74,11 @@ class Done(NamedTuple):
 
 
 def write_spill(tokenizer: Tokenizer, path: str, chunk: Chunk, dtype: str) -> Done:
-    """Tokenises a chunk and writes its spill, unless it exists; runs in a worker process."""
+    """Tokenises a chunk and writes its documents to `path`, unless that exists.
+
+    The file, a spill, is an intermediate one of `prepare_corpus`. `dtype` is the type of the stored
+    ids. Runs in a worker process.
+    """
     if not exists(path):
         spill.write(path, *tokenise(tokenizer, chunk, dtype))
     return Done(chunk.consumed, len(chunk.lengths), len(chunk.text))
@@ -80,11 +87,14 @@ def write_spill(tokenizer: Tokenizer, path: str, chunk: Chunk, dtype: str) -> Do
 def tokenise(
     tokenizer: Tokenizer, chunk: Chunk, dtype: str
 ) -> tuple[spill.Segment, dict[str, int]]:
-    """Splits, tokenises and hashes the documents of a chunk; returns them sorted, and counts.
+    """Splits a chunk's documents into sentences, tokenises and hashes them.
 
-    Documents without tokens are dropped and counted. Duplicates within the chunk are dropped. A
-    text with its translation is a document of two sentences. The first sentence ends in the
-    separator token, which no other document contains.
+    Returns the documents sorted by hash, with ids of type `dtype`, and the chunk's counts
+    `text_bytes`, `documents_read` and `empty_documents`. Documents without tokens are dropped and
+    counted. Duplicates within the chunk are dropped.
+
+    In an aligned chunk, a text with its translation is a document of two sentences. The first ends
+    in the separator token, which no other document contains. A pair with an empty side is empty.
     """
     sentences: list[str] = []
     counts = np.zeros(len(chunk.lengths), np.int64)  # sentences of each document
@@ -115,7 +125,7 @@ def tokenise(
 
 
 def as_in_text(document: list[str], tokenizer: Tokenizer) -> list[str]:
-    """Returns a document's sentences in the form in which they are encoded one by one.
+    """Returns a document's sentences such that `tokenizer` can encode them one by one.
 
     In byte-level BPE a word includes the space before it. So every sentence but the first gets a
     leading space; otherwise its first word would join the last word of the sentence before.
@@ -133,7 +143,10 @@ def as_in_text(document: list[str], tokenizer: Tokenizer) -> list[str]:
 def _encode(
     tokenizer: Tokenizer, sentences: list[str], dtype: str
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the ids of all sentences (tokens,) and the length of each sentence (sentences,)."""
+    """Returns the ids of all sentences, (tokens,) of type `dtype`, and the number of ids of each.
+
+    The latter are (sentences,) int32.
+    """
     tokens, counts = [np.zeros(0, dtype)], [np.zeros(0, np.int32)]
     for start in range(0, len(sentences), _SENTENCES_PER_CALL):
         ids = tokenizer.encode(sentences[start : start + _SENTENCES_PER_CALL])
@@ -146,6 +159,9 @@ def _separated(
     tokens: np.ndarray, token_counts: np.ndarray, sep_id: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Appends a separator to the first text of each pair; empties pairs with an empty text.
+
+    Takes and returns the ids of all texts, (tokens,), and the number of ids of each text,
+    (2 · pairs,): a pair's first text, then its second. `sep_id` is the id of the separator.
 
     >>> [x.tolist() for x in _separated(np.array([7, 8, 9, 5]), np.array([1, 2, 1, 0]), 3)]
     [[7, 3, 8, 9], [2, 2, 0, 0]]
@@ -164,7 +180,7 @@ def _sort(
 ) -> tuple[spill.Segment, int]:
     """Returns the distinct documents sorted by hash, and the number of documents without tokens.
 
-    Empty sentences are dropped.
+    Empty sentences are dropped. `digests` holds the hashes, 16 bytes per document.
 
     Shapes: tokens (N,), token_counts (S,) per sentence, sentence_counts (D,) per document.
     """

@@ -30,7 +30,7 @@ _TOKENIZER_OPTIONS = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Shard:
-    """A TFRecord file with its index, and the counts of its content."""
+    """A TFRecord file and its index (file names), its size in bytes, and counts of its content."""
 
     file: str
     index: str
@@ -53,7 +53,7 @@ class Split:
 
     @classmethod
     def of(cls, shards: Iterable[Shard]) -> "Split":
-        """Sums the counts of the shards."""
+        """Returns the split of these shards, with the sums of their counts."""
         shards = tuple(shards)
         names = ("documents", "sentences", "tokens", "blocks")
         sums = {name: sum(getattr(shard, name) for shard in shards) for name in names}
@@ -87,11 +87,10 @@ class Manifest:
         return [os.path.join(self.folder, shard.file) for shard in self.split(split).shards]
 
     def split(self, name: str) -> Split:
-        """Returns the split of that name; an unknown name raises and lists the known ones."""
+        """Returns the split of that name; an unknown name raises ValueError."""
         if name not in self.splits:
             raise ValueError(
-                f"{self.folder} has no split of that name; it has {sorted(self.splits)}. "
-                f"Received: split={name!r}"
+                f"{self.folder} has the splits {sorted(self.splits)}. Received: split={name!r}"
             )
         return self.splits[name]
 
@@ -113,7 +112,10 @@ class Manifest:
         return bool(self.settings.get("aligned"))
 
     def check_tokenizer(self, tokenizer: Tokenizer) -> None:
-        """Raises unless `tokenizer` makes the same ids as those in the shards."""
+        """Raises ValueError unless `tokenizer` makes the same ids as those in the shards.
+
+        Its type, the options that determine ids, and its vocabulary must be the same.
+        """
         written = self.settings.get("tokenizer", {})
         now = {"type": type(tokenizer).__name__, **tokenizer.settings} if written else {}
         if written.get("type") != now.get("type"):
@@ -159,7 +161,7 @@ class Manifest:
         ]
         texts.append(f"{self.counts['duplicate_documents']:,} duplicate documents dropped")
         if self.counts["cut_documents"]:
-            texts.append(f"{self.counts['cut_documents']:,} over-long documents cut into parts")
+            texts.append(f"{self.counts['cut_documents']:,} over-long documents split into parts")
         return "; ".join(texts)
 
     @property
@@ -194,8 +196,8 @@ def read_manifest(folder: PathLike) -> Manifest:
     fields = read_note(path, "The manifest of a corpus")
     if fields is None:
         raise FileNotFoundError(
-            f"No {FILE_NAME} in the folder: it is not a prepared corpus, or the preparation was "
-            f"interrupted (the same command again finishes it). Received: {folder}"
+            f"No {FILE_NAME} in the folder: it is not a prepared corpus, or its preparation was "
+            f"interrupted (run the same command again to finish it). Received: {folder}"
         )
     version = fields.pop("format_version", None)
     if version != FORMAT_VERSION:
@@ -210,8 +212,8 @@ def read_manifest(folder: PathLike) -> Manifest:
         manifest = _typed(Manifest(folder=folder, **fields))
     except (TypeError, KeyError, AttributeError) as error:
         raise ValueError(
-            f"{path} is incomplete or was changed: it must hold all that prepare_corpus wrote. "
-            f"Received: {type(error).__name__}: {error}"
+            f"{path} is incomplete or was changed: it must contain everything that prepare_corpus "
+            f"wrote. Received: {type(error).__name__}: {error}"
         ) from error
     for split in manifest.splits.values():
         for shard in split.shards:
@@ -220,7 +222,7 @@ def read_manifest(folder: PathLike) -> Manifest:
 
 
 def _typed(part: _Part) -> _Part:
-    """Raises TypeError if a value from JSON is not valid for its field."""
+    """Returns a `Shard` or `Manifest` made from JSON; raises TypeError if a value is not valid."""
     for field in dataclasses.fields(part):
         value, kind = getattr(part, field.name), typing.get_origin(field.type) or field.type
         negative = kind is int and type(value) is int and value < 0
@@ -232,7 +234,10 @@ def _typed(part: _Part) -> _Part:
 
 
 def _option(config: dict, name: str) -> object:
-    """Returns the effective value of an option: `strip_accents=None` follows `lowercase`."""
+    """Returns the effective value of an option in a tokenizer's settings, `config`.
+
+    `strip_accents=None` follows `lowercase`.
+    """
     value = config.get(name)
     return config.get("lowercase") if name == "strip_accents" and value is None else value
 
@@ -248,7 +253,9 @@ def verify_corpus(folder: PathLike) -> Manifest:
         The manifest, if no error is found.
 
     Raises:
-        ValueError: a record is wrong; the message names the shard and the record.
+        FileNotFoundError: the manifest, a shard or an index is missing.
+        ValueError: a record is wrong (the message names the shard and the record), the manifest or
+            an index is damaged, or a shard has another size.
     """
     manifest = read_manifest(folder)
     for split in manifest.splits:
@@ -274,15 +281,15 @@ def _verify_shard(path: str, index: np.ndarray, manifest: Manifest) -> None:
         found = [offset, len(tokens), len(sentences), len(documents)]
         if found != row.tolist():
             raise ValueError(
-                f"{where} does not fit its index: the index says {dict(_named(row.tolist()))}. "
+                f"{where} does not match its index, which lists {dict(_named(row.tolist()))}. "
                 f"Received: {dict(_named(found))}"
             )
         if sentences.sum() != len(tokens) or documents.sum() != len(sentences):
             raise ValueError(f"{where}: lengths of sentences or documents do not add up")
         if tokens.max() >= manifest.vocabulary_size:
             raise ValueError(
-                f"{where}: an id lies outside the vocabulary of {manifest.vocabulary_size} "
-                f"entries. Received: {tokens.max()}"
+                f"{where}: ids must be below {manifest.vocabulary_size}, the size of the "
+                f"vocabulary. Received: {tokens.max()}"
             )
         offset += len(record.numpy()) + records.RECORD_OVERHEAD
 

@@ -56,16 +56,16 @@ class Mixture:
             >>> Mixture.read(["shards"])
             Traceback (most recent call last):
             ...
-            ValueError: A mixture is made of two folders or more, each once. Received: ['shards']
+            ValueError: A mixture must have at least two different folders. Received: ['shards']
         """
         names = [os.fspath(folder) for folder in folders]
         if len(names) < 2 or len({Path(name).resolve() for name in names}) < len(names):
             raise ValueError(
-                f"A mixture is made of two folders or more, each once. Received: {names}"
+                f"A mixture must have at least two different folders. Received: {names}"
             )
         if not 0 <= temperature <= 1:
             raise ValueError(
-                f"The temperature of a mixture is between 0 and 1. Received: {temperature}"
+                f"The temperature of a mixture must be between 0 and 1. Received: {temperature}"
             )
         manifests = tuple(read_manifest(name) for name in names)
         for manifest in manifests:
@@ -73,8 +73,8 @@ class Mixture:
         if isinstance(folders, Mapping):
             if temperature != 1:
                 raise ValueError(
-                    "Folders have weights, or a temperature says what follows from their size. "
-                    f"Received: temperature={temperature} and weights"
+                    "Pass weights of the folders or a temperature, not both. Received: "
+                    f"temperature={temperature} and weights"
                 )
             weights = np.array(list(folders.values()), "float64")
             if not np.all(np.isfinite(weights) & (weights > 0)):
@@ -92,7 +92,7 @@ class Mixture:
         return ", ".join(manifest.folder for manifest in self.manifests)
 
     def split(self, name: str) -> Split:
-        """Returns the split of all corpora together, with total counts."""
+        """Returns a split ("train" or "held_out") of all corpora together, with total counts."""
         splits = [manifest.split(name) for manifest in self.manifests]
         return Split.of(shard for split in splits for shard in split.shards)
 
@@ -102,7 +102,7 @@ class Mixture:
         return any(manifest.aligned for manifest in self.manifests)
 
     def check_tokenizer(self, tokenizer: Tokenizer) -> None:
-        """Raises unless `tokenizer` makes the same ids as those in the shards."""
+        """Raises ValueError unless `tokenizer` makes the same ids as those in the shards."""
         for manifest in self.manifests:
             manifest.check_tokenizer(tokenizer)
 
@@ -118,7 +118,12 @@ class Mixture:
         return fingerprints.sha256(repr(said))
 
     def reader(self, split: str, seed: int, window_blocks: int = WINDOW_BLOCKS) -> BlockReader:
-        """Returns a reader of all corpora by their shares; it reads each held-out block once."""
+        """Returns a reader of a split ("train" or "held_out") of all corpora.
+
+        Blocks of "train" are mixed by the shares of the corpora; an epoch of "held_out" has every
+        block once. `seed` is the seed of the order, `window_blocks` the least number of blocks in a
+        window, if the split has that many.
+        """
         each = [
             BlockReader.from_manifest(manifest, split, seed, window_blocks)
             for manifest in self.manifests
@@ -174,7 +179,11 @@ class _MixtureReader(BlockReader):
 
 
 def _quotas(shares: Sequence[float], places: int) -> np.ndarray:
-    """Returns integers in proportion to the shares, all at least 1, that sum to `places`."""
+    """Divides the `places` positions of an epoch among corpora by their shares.
+
+    Returns an integer for each corpus, at least 1; they sum to `places`. There must be as many
+    places as corpora.
+    """
     exact = np.array(shares) * places
     quotas = np.maximum(np.floor(exact).astype("int64"), 1)
     while (rest := places - quotas.sum()) != 0:
@@ -188,11 +197,12 @@ def _quotas(shares: Sequence[float], places: int) -> np.ndarray:
 def _check_alike(manifest: Manifest, first: Manifest) -> None:
     if not manifest.split("train").blocks:
         raise ValueError(
-            f"Every corpus of a mixture needs text to train on. Received: none in {manifest.folder}"
+            "Every corpus of a mixture must have text to train on. Received: none in "
+            f"{manifest.folder}"
         )
     if manifest.vocabulary_sha256 != first.vocabulary_sha256:
         raise ValueError(
-            "The corpora of a mixture are prepared with one tokenizer. Received: vocabularies of "
-            f"{first.vocabulary_size} entries in {first.folder} and of "
-            f"{manifest.vocabulary_size} others in {manifest.folder}"
+            "The corpora of a mixture must be prepared with the same tokenizer. Received: a "
+            f"vocabulary of {first.vocabulary_size} entries in {first.folder} and another of "
+            f"{manifest.vocabulary_size} entries in {manifest.folder}"
         )

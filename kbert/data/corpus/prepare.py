@@ -104,13 +104,15 @@ def prepare_corpus(
         (2, 11)
     """
     if not 0 <= held_out_share < 1:
-        raise ValueError(f"held_out_share lies in 0 … 1, below 1. Received: {held_out_share}")
+        raise ValueError(
+            f"held_out_share must be at least 0 and below 1. Received: {held_out_share}"
+        )
     if num_workers < 0:
-        raise ValueError(f"num_workers is 0 or more. Received: {num_workers}")
+        raise ValueError(f"num_workers must be 0 or more. Received: {num_workers}")
     if not hasattr(tokenizer, "vocabulary_size"):
         raise ValueError(
-            "Shards hold the ids of a vocabulary, so a corpus is prepared with a tokenizer that "
-            f"has a vocabulary. Received: a {type(tokenizer).__name__}"
+            "The tokenizer must have a vocabulary, whose ids are stored in the shards. Received: "
+            f"a {type(tokenizer).__name__}"
         )
     opened = open_sources(sources, field=field, on_bad_utf8=on_bad_utf8)
     _check_aligned(opened, tokenizer)
@@ -150,7 +152,9 @@ def make_plan(
 ) -> dict:
     """Returns all settings and source identities that determine the bytes of the output.
 
-    Equal plans give equal shards. The arguments are those of `prepare_corpus`, with open sources.
+    Equal plans give equal shards. The result is a dict for JSON. The arguments are those of
+    `prepare_corpus`, with open sources: tokenizer that makes the ids, share of the documents that
+    are held out, and "fail" or "replace" for invalid UTF-8.
     """
     settings = {
         _VERSION: __version__,
@@ -171,29 +175,30 @@ def _check_aligned(sources: list[Source], tokenizer: Tokenizer) -> None:
     names = [source.name for source in sources if source.aligned]
     if names and len(names) < len(sources):
         raise ValueError(
-            "Texts with their translations make a corpus of their own, which a mixture reads "
-            f"beside others. Received: {len(sources)} sources, and {len(names)} of them have "
-            f"translations, such as {names[0]}"
+            "A corpus must have translations for all texts or for none: prepare two corpora and "
+            f"combine them in a mixture. Received: {len(sources)} sources, {len(names)} of them "
+            f"with translations, such as {names[0]}"
         )
     if names and tokenizer.sep_id is None:
         raise ValueError(
-            "Texts and their translations are kept apart by a separator. Received: a tokenizer "
-            "without one"
+            "Texts with translations require a tokenizer with a separator token. Received: a "
+            "tokenizer without one"
         )
 
 
 def _finished(output_dir: str, work: str, plan: dict) -> Manifest | None:
-    """Returns the manifest if the folder already contains the result of this plan, else None.
+    """Returns the manifest if `output_dir` already contains the result of this plan, else None.
 
-    Raises if the folder contains another corpus.
+    A finished corpus needs no work folder, so `work` is removed. Another corpus in `output_dir`
+    raises ValueError.
     """
     if not exists(os.path.join(output_dir, manifest.FILE_NAME)):
         return None
     differing = _differences(_read_plan(output_dir), plan)
     if differing:
         raise ValueError(
-            f"{output_dir} holds a corpus that was prepared otherwise; choose another folder or "
-            f"remove that one. Differing: {differing}"
+            f"{output_dir} contains a corpus that was prepared with other settings or sources; "
+            f"choose another folder or remove that corpus. Differing: {differing}"
         )
     remove_tree(work)
     logging.info("%s is prepared already", output_dir)
@@ -210,12 +215,16 @@ def _differences(old: dict | None, new: dict) -> list[str]:
     settings = {name: x for name, x in new["settings"].items() if name != _VERSION}
     found = changes(old["settings"], settings)
     if old["sources"] != new["sources"]:
-        found.append("sources, or files among them that have changed since")
+        found.append("the sources, or files in them that have changed since")
     return found
 
 
 class _Preparation:
-    """One run of `prepare_corpus`, with both passes, in a folder that is locked for it."""
+    """One run of `prepare_corpus`, with both passes, in a folder that is locked for it.
+
+    `work` is the folder of the spills and of the notes on finished shards; `plan` is from
+    `make_plan`. Unfinished work of other settings is removed.
+    """
 
     def __init__(
         self, sources: list[Source], output_dir: str, work: str, tokenizer: Tokenizer, plan: dict
@@ -231,7 +240,7 @@ class _Preparation:
         check_kind(output_dir, tokenizer.kind)
         old = _read_plan(output_dir)
         if old is not None and old["settings"] != settings:
-            logging.info("Unfinished work with other settings is dropped: %s", old["settings"])
+            logging.info("Removing unfinished work with other settings: %s", old["settings"])
             remove_tree(self.work)
         with atomic.naming(self.work):
             Path(self.work).mkdir(parents=True, exist_ok=True)
@@ -240,7 +249,10 @@ class _Preparation:
         write_note(os.path.join(output_dir, PLAN_FILE), plan)
 
     def write_spills(self, workers: Workers) -> list[str]:
-        """Runs the first pass, over the text. Returns the name of each chunk's spill."""
+        """Runs the first pass, over the text, in `workers`.
+
+        Returns the name of the file (spill) with the tokenised documents of each chunk of text.
+        """
         names: list[str] = []
 
         def jobs() -> Iterator[tuple]:
@@ -258,7 +270,10 @@ class _Preparation:
         return names
 
     def check_two_documents(self, names: list[str]) -> None:
-        """Raises unless the train split will hold two different documents."""
+        """Raises ValueError unless the train split will have two different documents.
+
+        `names` are the file names of the spills, which are removed before the error.
+        """
         first = min(
             plan.first
             for plan in shard_files.plan_shards(1, self.held_out_share)
@@ -274,7 +289,10 @@ class _Preparation:
         self._refuse(len(found))
 
     def write_shards(self, workers: Workers, names: list[str]) -> list[tuple[str, Shard]]:
-        """Runs the second pass, over the spills. Returns the shards with their splits, in order."""
+        """Runs the second pass, over the files (spills) of the first, in `workers`.
+
+        Returns (split, shard) for each shard with documents, in order.
+        """
         self.counts: collections.Counter[str] = collections.Counter()
         for name in names:
             self.counts.update(spill.Spill(os.path.join(self.work, name), self.dtype).counts)
@@ -295,7 +313,11 @@ class _Preparation:
         return shards
 
     def write_on_beam(self, run_pipeline: Callable) -> list[tuple[str, Shard]]:
-        """Runs both passes as one pipeline. Returns the shards with their splits, in order."""
+        """Runs both passes as one pipeline, with the function from `beam.pipeline_runner`.
+
+        Returns (split, shard) for each shard with documents, in order. Fewer than two documents to
+        train on raise ValueError.
+        """
         identities = json.dumps([source.identity() for source in self.sources], sort_keys=True)
         key = fingerprints.blake2b([f"{self.settings_text}\n{identities}"])
         counts, shards = run_pipeline(
@@ -322,15 +344,17 @@ class _Preparation:
 
     def _refuse(self, found: int) -> NoReturn:
         raise ValueError(
-            "A corpus needs two different documents to train on, as its shards are for any "
-            "objective, those that draw from a second document too. A blank line separates "
-            "documents of a text file, such as its chapters. Received: "
-            f"{found} besides the held-out share of {self.held_out_share}, in "
-            f"{[source.name for source in self.sources[:5]]}"
+            "A corpus must have two different documents to train on, because some objectives "
+            "draw from a second document. Separate the documents of a text file (its chapters, "
+            f"for example) by blank lines. Received: {found} besides the held-out share of "
+            f"{self.held_out_share}, in {[source.name for source in self.sources[:5]]}"
         )
 
     def finish(self, shards: list[tuple[str, Shard]]) -> Manifest:
-        """Writes the manifest, and removes the work folders only after that."""
+        """Completes the folder of these (split, shard) pairs, and returns its manifest.
+
+        Saves the tokenizer, then the manifest, and removes the work folders only after that.
+        """
         kept = sum(shard.documents for _, shard in shards)
         counts = {
             "text_bytes": self.counts["text_bytes"],
@@ -363,7 +387,7 @@ class _Preparation:
         return done
 
     def _remove_strangers(self, done: Manifest) -> None:
-        """Removes shards of an unfinished attempt with other text or settings."""
+        """Removes shards that `done` does not list: those of an attempt with other text."""
         shards = [shard for split in done.splits.values() for shard in split.shards]
         ours = {name for shard in shards for name in (shard.file, shard.index)}
         for path in Path(self.output_dir).iterdir():
@@ -371,7 +395,10 @@ class _Preparation:
                 atomic.remove(path)
 
     def abandon(self) -> None:
-        """Cleans up after an error: removes partial files, keeps finished ones for the next run."""
+        """Cleans up after an error: removes partial files, keeps finished ones for the next run.
+
+        If no work is finished, the plan is removed too, and the output folder if it is empty.
+        """
         atomic.remove_leftovers(self.output_dir)
         atomic.remove_leftovers(self.work)
         if not any(Path(self.work).iterdir()):

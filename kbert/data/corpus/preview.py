@@ -145,7 +145,7 @@ def _table(estimate: Estimate, num_sources: int, num_workers: int) -> str:
         "sources": f"{num_sources:,}, {_size(estimate.disk_bytes)} on disk, about "
         f"{_size(estimate.text_bytes)} of text",
         "tokens": f"about {estimate.tokens / 1e6:,.1f} million",
-        "shards": f"about {_size(estimate.output_bytes)}; the same again while working",
+        "shards": f"about {_size(estimate.output_bytes)}; as much again while preparing",
         "time": f"about {_duration(estimate.seconds)}",
         "memory": f"about {_size(estimate.memory_bytes)}",
     }

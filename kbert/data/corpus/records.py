@@ -33,7 +33,9 @@ RECORD_OVERHEAD = 16
 
 
 def token_dtype(vocabulary_size: int) -> str:
-    """Returns the smallest type for all ids that `tf.io.decode_raw` can read.
+    """Returns the smaller of two types, "uint16" and "int32", that stores all ids of a vocabulary.
+
+    `tf.io.decode_raw` can read both.
 
     >>> token_dtype(30_522), token_dtype(119_547)
     ('uint16', 'int32')
@@ -42,9 +44,10 @@ def token_dtype(vocabulary_size: int) -> str:
 
 
 def encode_arrays(arrays: Mapping[str, np.ndarray]) -> bytes:
-    """Serialises arrays as a `tf.train.Example` of their bytes, little-endian; see `parse_arrays`.
+    """Serialises arrays (name -> array) as a `tf.train.Example` of their little-endian bytes.
 
-    Equal arrays give equal bytes.
+    Shapes and types are not stored; `parse_arrays` returns flat arrays. Equal arrays give equal
+    bytes.
     """
     example = tf.train.Example(
         features=tf.train.Features(
@@ -63,7 +66,7 @@ def _little(array: np.ndarray) -> np.ndarray:
 
 
 def parse_arrays(serialized: tf.Tensor, dtypes: Mapping[str, Any]) -> dict[str, tf.Tensor]:
-    """Parses flat arrays; the arrays of several records are joined in the order of the records.
+    """Parses records to flat arrays: name -> 1-D tensor, joined in the order of the records.
 
     Args:
         serialized: (records,) string, as written by `encode_arrays`.
@@ -79,7 +82,11 @@ def parse_arrays(serialized: tf.Tensor, dtypes: Mapping[str, Any]) -> dict[str, 
 
 
 def encode_block(tokens: np.ndarray, sentences: np.ndarray, documents: np.ndarray) -> bytes:
-    """Serialises one block; equal arrays give equal bytes."""
+    """Serialises one block of documents; equal arrays give equal bytes.
+
+    The arrays are the ids (tokens,) in their stored type, the tokens of each sentence (sentences,)
+    and the sentences of each document (documents,).
+    """
     lengths = {"sentences": sentences.astype(np.int32), "documents": documents.astype(np.int32)}
     return encode_arrays({"tokens": tokens, **lengths})
 
@@ -104,10 +111,10 @@ def parse_blocks(serialized: tf.Tensor, dtype: str = "uint16") -> dict[str, tf.T
 
 
 class RecordWriter:
-    """Writes records into one shard and its index; both appear whole or not at all.
+    """Writes records into one shard and its index; each file appears whole or not at all.
 
-    Use it as a context manager. On a clean exit both files are renamed into place. On an exception
-    the partial file is removed.
+    Use it as a context manager. On a clean exit the index is renamed into place, then the shard. On
+    an exception the partial file is removed.
 
     Args:
         path: path of the shard; the index is written to `index_path(path)`.
@@ -125,7 +132,7 @@ class RecordWriter:
         self.bytes = 0
 
     def write(self, record: bytes, *counts: int) -> None:
-        """Appends a record."""
+        """Appends a record, and its row of the index: its byte offset, then the `counts`."""
         with atomic.naming(self.path):
             self._writer.write(record)
         self.index.append((self.bytes, *counts))
@@ -162,7 +169,7 @@ class RecordWriter:
 
 
 class BlockWriter(RecordWriter):
-    """Writes documents into one shard and its index; both appear whole or not at all.
+    """Writes documents, in blocks, into one shard and its index; see `RecordWriter`.
 
     Args:
         path: path of the shard; the index is written to `index_path(path)`.
@@ -192,7 +199,10 @@ class BlockWriter(RecordWriter):
         self._pending = 0
 
     def add(self, tokens: np.ndarray, sentences: np.ndarray) -> None:
-        """Adds a document: its ids (tokens,) and the length of each sentence (sentences,)."""
+        """Adds a document: its ids (tokens,) and the number of tokens per sentence (sentences,).
+
+        Sentences that do not add up to the tokens raise ValueError when the block is written.
+        """
         self._tokens.append(tokens)
         self._sentences.append(sentences)
         self._pending += len(tokens)
@@ -208,16 +218,16 @@ class BlockWriter(RecordWriter):
         # Checked once per block: adding a document must cost no more than a list's append.
         if sentences.sum() != len(tokens) or (sentences < 1).any() or (documents < 1).any():
             raise ValueError(
-                "The rule of a document is at least one sentence, sentences of at least one token, "
-                f"and as many tokens as its sentences have. Received: {len(tokens)} tokens, "
-                f"sentences {[lengths.tolist() for lengths in self._sentences][:5]}"
+                "A document must have at least one sentence, a sentence at least one token, and "
+                f"the lengths of the sentences must add up to the tokens. Received: {len(tokens)} "
+                f"tokens, sentences {[lengths.tolist() for lengths in self._sentences][:5]}"
             )
         record = encode_block(tokens, sentences, documents)
         self.write(record, len(tokens), len(sentences), len(documents))
         self._clear()
 
     def totals(self) -> dict[str, int]:
-        """Returns the numbers of blocks, tokens, sentences and documents written so far."""
+        """Returns name -> number of the blocks, tokens, sentences and documents written so far."""
         sums = np.array(self.index, np.int64).reshape(-1, 4).sum(axis=0)
         counts = zip(INDEX_COLUMNS[1:], sums[1:].tolist(), strict=True)
         return {"blocks": len(self.index), **dict(counts)}
@@ -232,37 +242,42 @@ def index_path(path: str) -> str:
 
 
 def read_index(path: str, count: int, columns: Sequence[str]) -> np.ndarray:
-    """Reads the index of a shard as written by `RecordWriter`, (count, columns) int64.
+    """Reads the index of a shard of `count` records, (count, columns) int64; see `RecordWriter`.
+
+    `path` is the path of the index, `columns` are the names of its columns.
 
     Raises:
         FileNotFoundError: the file does not exist.
         ValueError: the file is damaged, or has another number of records or columns.
     """
     if not exists(path):
-        raise FileNotFoundError(f"{path} is named in the manifest and is not there")
-    rule = f"the rule is {count} rows of {len(columns)} int64"
+        raise FileNotFoundError(f"{path} is listed in the manifest but does not exist")
+    rule = f"it must have {count} rows of {len(columns)} int64 values"
     try:
         table = read_npy(path)
     except ValueError as error:
         raise ValueError(
-            f"{path} is cut off or was changed: {rule}. Received: {Path(path).stat().st_size} "
+            f"{path} is truncated or was changed: {rule}. Received: {Path(path).stat().st_size} "
             f"bytes. {error}"
         ) from error
     if table.shape != (count, len(columns)) or table.dtype != np.int64:
         raise ValueError(
-            f"{path} does not fit the manifest: {rule}. Received: shape {table.shape}, "
+            f"{path} does not match the manifest: {rule}. Received: shape {table.shape}, "
             f"{table.dtype}"
         )
     return table
 
 
 def check_size(path: str, expected: int) -> None:
-    """Raises if a file of a manifest is missing or does not have the expected size in bytes."""
+    """Checks that a file of a manifest exists and has the expected size in bytes.
+
+    A missing file raises FileNotFoundError, another size ValueError.
+    """
     if not exists(path):
-        raise FileNotFoundError(f"{path} is named in the manifest and is not there")
+        raise FileNotFoundError(f"{path} is listed in the manifest but does not exist")
     size = Path(path).stat().st_size
     if size != expected:
         raise ValueError(
-            f"{path} is truncated or was changed: the manifest says {expected} bytes. "
-            f"Received: {size} bytes"
+            f"{path} is truncated or was changed: the manifest lists {expected} bytes. Received: "
+            f"{size} bytes"
         )

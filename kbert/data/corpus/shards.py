@@ -20,7 +20,10 @@ _HASHES = 2**64
 
 @dataclasses.dataclass(frozen=True)
 class ShardPlan:
-    """Plan of a shard: documents with hashes first … last (both included) go to `file`."""
+    """Plan of a shard: documents with hashes first … last (both included) go to `file`.
+
+    `first` and `last` are high halves of hashes; `split` is "train" or "held_out".
+    """
 
     split: str
     file: str
@@ -28,15 +31,16 @@ class ShardPlan:
     last: int
 
     def note(self, folder: str) -> str:
-        """Returns the path of the file that marks the shard as finished."""
+        """Returns the path in the work folder of the file that marks the shard as finished."""
         return os.path.join(folder, self.file.replace(".tfrecord", ".done.json"))
 
 
 def plan_shards(text_bytes: int, held_out_share: float) -> list[ShardPlan]:
-    """Divides the range of hashes: its beginning is held out, the rest goes to the train shards.
+    """Plans the shards of a text of `text_bytes` bytes, each an equal range of its split's hashes.
 
-    The number of shards depends only on the size of the text. So neither the order of the sources
-    nor the number of workers can change a byte of the output.
+    The first `held_out_share` of all hashes is held out, the rest is for training. The number of
+    shards depends only on the size of the text. So neither the order of the sources nor the number
+    of workers can change a byte of the output.
 
     >>> [shard.file[:20] for shard in plan_shards(100 << 20, held_out_share=0.01)]
     ['held_out-00000-of-00', 'train-00000-of-00002', 'train-00001-of-00002']
@@ -70,7 +74,12 @@ def write_shard(
     block_tokens: int,
     key: str,
 ) -> Shard | None:
-    """Merges a range of hashes from all spills into a shard, see `merge`; runs in a worker."""
+    """Writes the shard of a plan: its range of hashes from all spills, see `merge`.
+
+    `folder` is that of the shards. The `spills` are names of files of tokenised documents in
+    `work_folder`. `block_tokens` is the number of tokens at which a block of documents ends. `key`
+    identifies the settings and the text. Runs in a worker process.
+    """
     dtype = records.token_dtype(tokenizer.vocabulary_size)
 
     def segments() -> list[spill.Segment]:
@@ -89,10 +98,12 @@ def merge(
     block_tokens: int,
     key: str,
 ) -> Shard | None:
-    """Writes a shard with all documents of its range of hashes.
+    """Writes the shard of a plan into `folder`, with all distinct documents of `segments`.
 
-    A shard that an earlier run finished for the same text (`key`) is not written again. A range
-    without documents gives no file, and returns None.
+    A note in `work_folder` marks the shard as finished. A shard that an earlier run finished with
+    the same `key`, which identifies the settings and the text, is not written again; `segments` is
+    then not called. A range without documents gives no file, and returns None. `dtype` is the type
+    of the ids, `block_tokens` the number of tokens at which a block of documents ends.
     """
     note = plan.note(work_folder)
     path = os.path.join(folder, plan.file)
@@ -121,7 +132,11 @@ def merge(
 
 
 def finished_shard(note: str, key: str, path: str) -> Shard | None:
-    """Returns the shard at `path` if its note marks it as finished for this text, else None."""
+    """Returns the shard at `path` if an earlier run finished it, else None.
+
+    `note` is the path of the file that says so (`ShardPlan.note`). It must have the same `key`, and
+    the shard its full size.
+    """
     content = read_note(note, "The note of a shard")
     if content is None or content["key"] != key or not exists(path):
         return None

@@ -4,7 +4,9 @@ from kbert.io.paths import is_dir
 
 
 def parse_folders(text: str) -> str | dict[str, float] | list[str]:
-    """Parses the folders of a flag: `a`, `a,b` or `a:0.7,b:0.3`.
+    """Parses the folders of a flag: `a`, `a,b` (a list) or `a:0.7,b:0.3` (folder -> weight).
+
+    A text without a comma, or one that is the path of a folder, is returned unchanged.
 
     Raises:
         ValueError: some folders have a weight and some have none, or a weighted folder is repeated.
@@ -21,12 +23,10 @@ def parse_folders(text: str) -> str | dict[str, float] | list[str]:
     if not any(weighted):
         return parts
     if not all(weighted):
-        raise ValueError(
-            f"Give every folder its weight, as in a:0.7,b:0.3, or none. Received: {text}"
-        )
+        raise ValueError(f"Give all folders a weight, as in a:0.7,b:0.3, or none. Received: {text}")
     names = [name for name, _ in found]
     if len(set(names)) < len(names):
-        raise ValueError(f"A mixture takes each folder once. Received: {text}")
+        raise ValueError(f"The folders of a mixture must be different. Received: {text}")
     return {name: weight for name, weight in found if weight is not None}
 
 

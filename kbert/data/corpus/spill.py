@@ -34,7 +34,7 @@ class Segment:
     tokens: np.ndarray
 
     def between(self, first: int, last: int) -> "Segment":
-        """Copies the documents whose high half is in first … last, both included."""
+        """Copies the documents whose hashes have a high half in first … last, both included."""
         begin = np.searchsorted(self.high, np.uint64(first), "left")
         end = np.searchsorted(self.high, np.uint64(last), "right")
         sentence_starts = np.array(self.sentence_starts[begin : end + 1])
@@ -50,7 +50,9 @@ class Segment:
 
 
 def distinct_order(high: np.ndarray, low: np.ndarray) -> np.ndarray:
-    """Returns indices that sort by hash, with one index for each distinct hash.
+    """Returns indices that sort documents by hash, only the first of those with an equal hash.
+
+    `high` and `low`, (D,) each, are the halves of the documents' hashes.
 
     >>> distinct_order(np.array([5, 2, 5, 2]), np.array([1, 9, 1, 0])).tolist()
     [3, 1, 0]
@@ -84,7 +86,10 @@ def write(path: str, segment: Segment, counts: dict[str, int]) -> None:
 class Spill:
     """A memory-mapped spill; only the copies made by `Segment.between` are in memory.
 
+    `path` is the path of the file, `dtype` the type of its ids.
+
     Attributes:
+        counts: name -> number, for the names in `_HEADER`.
         segment: all documents of the spill, on disk.
     """
 
@@ -110,7 +115,10 @@ class Spill:
         return self._raw[start : self._end].view(dtype)
 
     def two_hashes(self, first: int) -> set[tuple[int, int]]:
-        """Returns the hashes of up to two documents whose high half is `first` or above."""
+        """Returns the hashes (high half, low half) of at most two documents.
+
+        They are the first two whose high half is `first` or above.
+        """
         high, low = self.segment.high, self.segment.low
         begin = np.searchsorted(high, np.uint64(first), "left")
         pairs = zip(high[begin : begin + 2], low[begin : begin + 2], strict=True)

@@ -18,7 +18,7 @@ from kbert.version import __version__
 
 RECORD = "tokenizer.origin.json"
 _VERSION = "kbert_version"  # the version that trained the tokenizer; later versions reuse it
-_OTHER_SOURCES = "other sources or files of them that have changed since"
+_OTHER_SOURCES = "other sources, or files in them that have changed since"
 _STAGING = "tokenizer.partial"
 # The files that identify the kind of a folder's tokenizer. A folder may have those of one kind.
 _MODEL_FILES = {
@@ -94,12 +94,12 @@ def train_or_reuse_tokenizer(
     record = _read_record(folder / RECORD)
     differing = _differences(record, origin, folder)
     if not differing:
-        logging.info("Using the tokenizer that is in %s", folder)
+        logging.info("Using the existing tokenizer in %s", folder)
         # The record shows that `train_tokenizer` made it, so it is a `Tokenizer`.
         return cast("tokenizers.Tokenizer", tokenizers.load_tokenizer(folder))
     if Path(used_by or folder / manifest.FILE_NAME).exists():
-        made = f"{used_by} was" if used_by else f"{folder} holds shards that were"
-        other = "of other data" if differing == [_OTHER_SOURCES] else "with another vocabulary"
+        made = f"{used_by} was" if used_by else f"{folder} contains shards that were"
+        other = "from other data" if differing == [_OTHER_SOURCES] else "with another vocabulary"
         raise ValueError(
             f"{made} made {other}; choose another folder. Received: {'; '.join(differing)}"
         )
@@ -121,7 +121,9 @@ def train_or_reuse_tokenizer(
 
 
 def check_kind(folder: PathLike, kind: str) -> None:
-    """Raises if a folder has files of another kind of tokenizer, which could be loaded instead.
+    """Raises ValueError if a folder has files of another kind of tokenizer.
+
+    Loading the folder could load that tokenizer instead.
 
     Args:
         folder: folder in which a tokenizer will be saved; need not exist.
@@ -131,8 +133,8 @@ def check_kind(folder: PathLike, kind: str) -> None:
     found = sorted(path.name for pattern in others for path in Path(folder).glob(pattern))
     if found:
         raise ValueError(
-            f"A folder holds one tokenizer. Received: {folder} for one of kind {kind}, with "
-            f"{', '.join(found)} in it; choose another folder or remove them"
+            f"A folder can contain only one tokenizer. Received: {folder} for a tokenizer of kind "
+            f"{kind}, with {', '.join(found)} in it; choose another folder or remove these files"
         )
 
 
@@ -162,12 +164,16 @@ def _read_record(path: Path) -> dict:
     try:
         return read_note(path, "The record of a tokenizer") or {}
     except ValueError:
-        logging.warning("%s is damaged; the tokenizer is retrained", path)
+        logging.warning("%s is damaged: retraining the tokenizer", path)
         return {}
 
 
 def _differences(record: dict, origin: dict, folder: Path) -> list[str]:
-    """Lists how the tokenizer in the folder differs from the one that `origin` describes."""
+    """Lists the differences between a folder's tokenizer and the one that `origin` describes.
+
+    `record` is the content of the folder's `tokenizer.origin.json`, or empty. Without differences,
+    the tokenizer can be reused. One of another kbert version is no difference.
+    """
     if not record:
         return [f"no {RECORD}"]
     settings = {name: x for name, x in origin.items() if name not in ("sources", _VERSION)}

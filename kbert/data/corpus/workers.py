@@ -52,7 +52,8 @@ class Workers:
     def run(self, function: Callable, jobs: Iterable[tuple]) -> Iterator[Any]:
         """Yields `function(tokenizer, *job)` for each job, in the order of the jobs.
 
-        Jobs are read as workers become free, so `jobs` may be a generator.
+        Jobs are read as workers become free, so `jobs` may be a generator. A worker that the system
+        kills raises RuntimeError.
         """
         if not self._pool:
             for job in jobs:
@@ -69,9 +70,9 @@ class Workers:
                 yield running.popleft().result()
         except BrokenProcessPool as error:
             raise RuntimeError(
-                "A worker process was killed; the system kills processes when memory runs "
-                "out (about 1 GB is needed for each worker). Finished work is kept: the same "
-                "command, with fewer workers if need be, resumes."
+                "A worker process was killed; the system kills processes when memory runs out "
+                "(about 1 GB is needed for each worker). Finished work is kept: run the same "
+                "command again to resume, with fewer workers if memory is short."
             ) from error
 
 

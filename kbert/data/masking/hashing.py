@@ -50,7 +50,7 @@ def fold(key: tf.Tensor | int, number: tf.Tensor | int) -> tf.Tensor:
 
 
 def fold_arrays(key: np.ndarray | int, number: np.ndarray | int) -> np.ndarray:
-    """Like `fold`, for NumPy arrays; gives the same bits.
+    """Derives a uint64 key for `number` under `key`, like `fold`, for NumPy arrays: the same bits.
 
     >>> bits = fold(fold(7, 0), tf.range(3)).numpy()
     >>> bool((fold_arrays(fold_arrays(7, 0), np.arange(3)) == bits).all())
@@ -66,6 +66,8 @@ def fold_arrays(key: np.ndarray | int, number: np.ndarray | int) -> np.ndarray:
 def below(bits: tf.Tensor, limit: tf.Tensor | int) -> tf.Tensor:
     """Returns int32 integers in [0, limit), uniform to within limit / 2**32; 0 for a limit of 0.
 
+    `bits` are random uint64, from `fold`.
+
     >>> below(fold(0, tf.range(6)), 3).numpy().tolist()
     [2, 1, 0, 2, 0, 0]
     """
@@ -75,6 +77,8 @@ def below(bits: tf.Tensor, limit: tf.Tensor | int) -> tf.Tensor:
 
 def chance(bits: tf.Tensor, share: float) -> tf.Tensor:
     """Returns booleans that are True with probability `share`, to within 2**-32.
+
+    `bits` are random uint64, from `fold`.
 
     >>> chance(fold(0, tf.range(6)), 0.5).numpy().tolist()
     [False, True, True, False, True, True]
@@ -86,8 +90,9 @@ _COIN_WORDS = 4
 
 
 def heads(key: tf.Tensor, coins: tf.Tensor) -> tf.Tensor:
-    """Draws how many of `coins` fair coins show heads, int32 of the shape of `key` and `coins`.
+    """Draws how many of `coins` fair coins show heads, int32.
 
+    `key` (uint64) and `coins` (int32) have the shape of the result.
     The first 256 coins are tossed, one bit each. Half of any further coins count as heads.
 
     >>> heads(fold(0, tf.range(4)), tf.constant([0, 1, 9, 1000])).numpy().tolist()

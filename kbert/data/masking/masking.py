@@ -42,8 +42,9 @@ _ACTION, _TOKEN, _ORDER = 1, 2, 4  # streams of draws under a row's key
 def prediction_counts(lengths: tf.Tensor, masked_share: Share = 0.15) -> tf.Tensor:
     """Returns the number of predictions, (N,) int32, for rows of these lengths.
 
-    The lengths include special tokens. Numbers are rounded half to even in 64 bits, like Python's
-    `round` in Google's code. The caller must limit them to the number of text tokens.
+    It is the masked share of the lengths, which include special tokens. Numbers are at least 1, and
+    rounded half to even in 64 bits, like Python's `round` in Google's code. The caller must limit
+    them to the number of text tokens.
 
     >>> prediction_counts([0, 5, 50, 128]).numpy().tolist()
     [1, 1, 8, 19]
@@ -52,9 +53,9 @@ def prediction_counts(lengths: tf.Tensor, masked_share: Share = 0.15) -> tf.Tens
 
 
 def span_counts(lengths: tf.Tensor, masked_share: Share = 0.15) -> tf.Tensor:
-    """Returns SpanBERT's number of predictions, (N,) int32: the share of the text, rounded up.
+    """Returns SpanBERT's number of predictions, (N,) int32, for rows of these lengths.
 
-    The lengths do not include special tokens.
+    It is the masked share of the lengths, which do not include special tokens, rounded up.
 
     >>> span_counts([0, 5, 50, 126]).numpy().tolist()
     [0, 1, 8, 19]
@@ -69,9 +70,10 @@ def _share_of(lengths: tf.Tensor, share: Share, dtype: tf.DType | None = None) -
 
 
 def independent_counts(lengths: tf.Tensor, masked_share: Share = 0.15) -> tf.Tensor:
-    """Returns ELECTRA's number of predictions, (N,) int32, rounded in float32.
+    """Returns ELECTRA's number of predictions, (N,) int32, for rows of these lengths.
 
-    The lengths include special tokens.
+    It is the masked share of the lengths, which include special tokens. Numbers are rounded in
+    float32, to at least 1.
 
     >>> independent_counts([0, 5, 50, 128]).numpy().tolist()
     [1, 1, 8, 19]
@@ -94,7 +96,7 @@ def apply_masks(
 
     Args:
         keys: (N,) uint64, random key of each row.
-        token_ids: (N, T) int32.
+        token_ids: (N, T) int32, token ids of the rows.
         positions: (N, P) int32, the chosen positions; 0 (the position of [CLS]) for unused columns.
             A position may occur twice.
         vocabulary_size: number of ids from which random tokens are drawn.
@@ -172,7 +174,8 @@ def num_predictions(
         lengths: (N,) int32, tokens of each row, specials included.
         text_lengths: (N,) int32, tokens of each row that may be chosen.
         masked_share: share of the tokens that is predicted: a number, or (N,) with one per row.
-        columns: P, `scheme.columns(T, …)` for the largest share.
+        columns: P, maximum number of predictions in a row: `scheme.columns(T, …)` for the largest
+            share.
 
     Returns:
         (N,) int32, at most P.
@@ -240,7 +243,7 @@ def mask_rows(
     Args:
         scheme: a value of `MASKING_SCHEMES`.
         keys: (N,) uint64, random key of each row.
-        token_ids: (N, T) int32.
+        token_ids: (N, T) int32, token ids of the rows.
         in_text: (N, T) bool, tokens that may be chosen.
         lengths: (N,) int32, tokens of each row, specials included.
         tokenizer: tokenizer of the text; gives `vocabulary_size`, `mask_id` and `continuation`.

@@ -25,6 +25,9 @@ SPAN_WEIGHTS = tuple(0.8**n for n in range(10))
 def draw_lengths(keys: tf.Tensor, numbers: tf.Tensor, weights: tuple[float, ...]) -> tf.Tensor:
     """Draws lengths from 1 to `len(weights)`, with probabilities in proportion to the weights.
 
+    `keys` (uint64) are random keys, `numbers` the numbers of the draws under them; the result is
+    int32 of their broadcast shape.
+
     >>> draw_lengths(fold(0, 0), tf.range(6), NGRAM_WEIGHTS).numpy().tolist()
     [2, 2, 1, 2, 1, 2]
     """
@@ -48,8 +51,11 @@ def choose_ngrams(
     shortened until it fits into the remaining budget. It is skipped if it never fits, or if one of
     its words is already chosen. N-grams at the end of a row are short, and one may continue in the
     next segment. Source: `create_masked_lm_predictions` of google-research/albert's
-    create_pretraining_data.py. Arguments and result are those of `choose_words`; `weights` are the
-    weights of the lengths 1, 2, ….
+    create_pretraining_data.py.
+
+    `weights` are the weights of the lengths 1, 2, … in words. The other arguments and the result
+    are those of `choose_words`: keys (N,) uint64, units of words, tokens to choose (N,) and
+    `columns` = P -> positions (N, P) int32.
     """
     unit = offered(keys, units, columns)  # (K, N)
     offers = tf.shape(unit)[0]
@@ -95,7 +101,10 @@ def choose_ngrams(
 
 
 def _numbers(first: tf.Tensor, length: tf.Tensor) -> tf.Tensor:
-    """Returns all numbers of some ranges, one range after the other."""
+    """Returns all integers of some ranges, one range after the other, as one vector.
+
+    `first` and `length` (n,) are the first integer and the number of integers of each range.
+    """
     number = tf.repeat(first - tf.cumsum(length, exclusive=True), length)
     return number + tf.range(tf.size(number))
 
@@ -106,7 +115,10 @@ def choose_spans(keys: tf.Tensor, units: Units, count: tf.Tensor, columns: int) 
     A span begins at the word of a randomly drawn token, if that word is not chosen yet. It may
     continue over words that are already chosen. The last span ends where the count is reached, even
     inside a word. Source: `PairWithSpanMaskingScheme` of facebookresearch/SpanBERT's
-    fairseq/data/masking.py. Arguments and result are those of `choose_words`.
+    fairseq/data/masking.py.
+
+    Arguments and result are those of `choose_words`: keys (N,) uint64, units of words, tokens to
+    choose (N,) and `columns` = P -> positions (N, P) int32.
     """
     rows, total = tf.size(count), tf.size(units.start)
     offers = span_offers(columns)
@@ -149,7 +161,7 @@ def choose_spans(keys: tf.Tensor, units: Units, count: tf.Tensor, columns: int) 
 
 
 def span_offers(columns: int) -> int:
-    """Returns the number of spans offered to a row.
+    """Returns the number of spans offered to a row with at most `columns` predictions.
 
     With spans of 3.8 words on average, one row in thousands stays short of its count.
 
@@ -162,9 +174,10 @@ def span_offers(columns: int) -> int:
 def _offered_spans(
     keys: tf.Tensor, units: Units, numbers: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns the first unit of each span and the one after its last, (K, N) each.
+    """Draws K spans of units for each row; returns their first unit and the one after their last.
 
-    The two are equal for an empty span.
+    Both are (K, N) int32, and equal for an empty span. `keys` (N,) uint64 are random keys of the
+    rows, `numbers` (K, 1) the numbers of the draws.
     """
     unit_at = tf.cumsum(tf.cast(tf.reshape(units.begins, [-1]), tf.int32)) - 1
     stop = tf.pad(units.start + units.size, [[1, 0]])
@@ -199,7 +212,10 @@ def runs(positions: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def _run_starts(positions: tf.Tensor) -> tf.Tensor:
-    """Returns, for each number, the first one of its run of consecutive numbers; zeros stay 0."""
+    """Returns the first position of the run of consecutive ones around each position, (N, P).
+
+    The positions that are not 0 ascend in each row. Zeros, which are unused columns, stay 0.
+    """
     before = tf.pad(positions[:, :-1], [[0, 0], [1, 0]])
     continues = (positions == before + 1) & (before != 0)
     starts = tf.where(continues, tf.int32.min, positions)

@@ -91,8 +91,8 @@ class Phrases:
                 by_length.setdefault(len(ids), set()).add(tuple(ids))
         if not by_length:
             raise ValueError(
-                "`phrases` must hold a phrase of at least two tokens: a single one is a unit "
-                f"anyway. Received: {len(phrases)} phrase(s) of one token or none"
+                "`phrases` must contain a phrase of at least two tokens (a single token is a "
+                f"unit by itself). Received: {len(phrases)} phrase(s) of at most one token"
             )
         self._tables = [
             _Table.of(np.array(sorted(by_length[length]), np.int32)) for length in sorted(by_length)
@@ -105,7 +105,7 @@ class Phrases:
         begin where a word begins and end where a word ends.
 
         Args:
-            token_ids: (N, T) int32.
+            token_ids: (N, T) int32, token ids of the rows.
             in_text: (N, T) bool, tokens of the text.
             begins: (N, T) bool, True where a word begins.
 
@@ -123,9 +123,11 @@ class Phrases:
     def _matches(
         self, token_ids: tf.Tensor, in_text: tf.Tensor, begins: tf.Tensor | None
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns (start, length) of the longest phrase at each position with a match, (M,) each.
+        """Returns start and length in tokens of the matches in all rows, (M,) int32 each, in order.
 
-        Starts are counted through all rows.
+        A match is the longest phrase that begins at its position. It begins where a word begins and
+        ends where a word ends. Starts are counted through all rows (row * T + position). The
+        arguments are those of `join`.
         """
         width = token_ids.shape[1]
         powers = _powers(_BASE, width).view(np.int64)
@@ -163,8 +165,9 @@ class Phrases:
 
 
 def _leftmost(start: tf.Tensor, length: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Drops matches that begin inside of an earlier match that stays.
+    """Drops matches that begin inside of an earlier match that stays; returns those that stay.
 
+    Matches are given and returned as start, ascending, and length in tokens, (M,) int32 each.
     Each match points to the first match that begins at or after its end. The matches on the path
     from the first one stay. Pointers are doubled, so a path through M matches takes log(M) steps.
     """
@@ -210,7 +213,7 @@ def read_phrases(phrases: str | os.PathLike | Sequence[str], tokenizer: Tokenize
             )
     phrases = [phrase.strip() for phrase in phrases if phrase.strip()]
     if not phrases:
-        raise ValueError("`phrases` must hold at least one phrase. Received: none")
+        raise ValueError("`phrases` must contain at least one phrase. Received: none")
     # Where spaces are part of tokens (byte-level BPE), a phrase has other ids at a text's start.
     spellings = tokenizer.encode([*phrases, *(f" {phrase}" for phrase in phrases)]).to_list()
     is_spelt = [tokenizer.unk_id not in ids for ids in spellings]
@@ -218,7 +221,7 @@ def read_phrases(phrases: str | os.PathLike | Sequence[str], tokenizer: Tokenize
     if unspelt:
         warnings.warn(
             f"{len(unspelt)} of {len(phrases)} phrases have characters that the vocabulary lacks "
-            f"and are left out, such as {unspelt[0]!r}",
+            f"and are skipped, such as {unspelt[0]!r}",
             stacklevel=3,
         )
     return Phrases(list(itertools.compress(spellings, is_spelt)))
@@ -226,7 +229,9 @@ def read_phrases(phrases: str | os.PathLike | Sequence[str], tokenizer: Tokenize
 
 def _lines(path: PathLike) -> list[str]:
     if not is_file(path):
-        raise FileNotFoundError(f"No lexicon (a phrase a line). Received: {os.fspath(path)}")
+        raise FileNotFoundError(
+            f"No such lexicon (one phrase per line). Received: {os.fspath(path)}"
+        )
     lines = []
     with Path(path).open("rb") as file:
         for number, line in enumerate(file, 1):

@@ -6,9 +6,10 @@ from collections.abc import Callable
 
 
 def max_predictions(sequence_length: int, masked_share: float = 0.15) -> int:
-    """Returns the columns of `mask_positions`: 20 at length 128, 80 at 512, else just enough.
+    """Returns P, the maximum number of predictions in a row of `sequence_length` tokens.
 
-    The two fixed values are Google's, for a share of 0.15.
+    It is the masked share of the row rounded up, plus 1. For a share of 0.15 it is Google's 20 at
+    length 128, and 80 at 512.
 
     >>> max_predictions(128), max_predictions(512), max_predictions(256)
     (20, 80, 40)
@@ -19,7 +20,9 @@ def max_predictions(sequence_length: int, masked_share: float = 0.15) -> int:
 
 
 def independent_columns(sequence_length: int, masked_share: float = 0.15) -> int:
-    """Returns ELECTRA's `max_predictions_per_seq`.
+    """Returns P, the maximum number of predictions in a row of `sequence_length` tokens.
+
+    It is ELECTRA's `max_predictions_per_seq`: the masked share plus 0.005, rounded down.
 
     >>> independent_columns(128), independent_columns(512), independent_columns(512, 0.25)
     (19, 79, 130)

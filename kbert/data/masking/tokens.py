@@ -20,7 +20,7 @@ def choose_tokens(keys: tf.Tensor, units: Units, count: tf.Tensor, columns: int)
         keys: (N,) uint64, random key of each row.
         units: tokens that may be chosen.
         count: (N,) int32, number of tokens to choose, at most as many as the row has.
-        columns: P.
+        columns: P, maximum number of predictions in a row.
 
     Returns:
         (N, P) int32 positions; after the first `count`, 0.
@@ -47,8 +47,9 @@ def choose_tokens(keys: tf.Tensor, units: Units, count: tf.Tensor, columns: int)
 def choose_independent(keys: tf.Tensor, units: Units, count: tf.Tensor, columns: int) -> tf.Tensor:
     """Samples `count` of each row's text positions uniformly with replacement (ELECTRA).
 
-    Source: `mask` of google-research/electra's pretrain/pretrain_helpers.py. The arguments are
-    those of `choose_tokens`.
+    Source: `mask` of google-research/electra's pretrain/pretrain_helpers.py. `keys` (N,) uint64 are
+    random keys of the rows, `units` the tokens that may be chosen. `count` (N,) int32 is the number
+    of draws in each row, at most `columns` = P.
 
     Returns:
         (N, P) int32 positions in the order drawn, some twice; after the first `count`, 0.
@@ -59,7 +60,11 @@ def choose_independent(keys: tf.Tensor, units: Units, count: tf.Tensor, columns:
 
 
 def _positions(units: Units, chosen: tf.Tensor, used: tf.Tensor) -> tf.Tensor:
-    """Maps numbers of a row's tokens, (N, P), to positions in the row; 0 where unused."""
+    """Returns the positions in their rows of chosen tokens, (N, P) int32.
+
+    `chosen` (N, P) has the number of each token among its row's units. Where `used` (N, P) is
+    False, the position is 0.
+    """
     row = tf.range(tf.size(units.count))[:, None]
     # An unused column reads the padding value after the last unit.
     token = tf.where(used, units.first[:, None] + chosen, tf.size(units.start))

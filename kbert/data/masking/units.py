@@ -85,7 +85,7 @@ def first_pieces(token_ids: tf.Tensor, in_text: tf.Tensor, continuation: np.ndar
     subword of a segment, even if truncation left only the tail of a word there.
 
     Args:
-        token_ids: (N, T) int32.
+        token_ids: (N, T) int32, token ids of the rows.
         in_text: (N, T) bool, tokens of the segments, without special tokens and padding.
         continuation: (vocabulary,) bool, True for subwords that continue a word.
     """
@@ -94,7 +94,11 @@ def first_pieces(token_ids: tf.Tensor, in_text: tf.Tensor, continuation: np.ndar
 
 
 def offered(keys: tf.Tensor, units: Units, columns: int) -> tf.Tensor:
-    """Draws the units offered to each row in turn, (K, N) int32; U where a row has no units."""
+    """Draws K = `columns` + 32 units for each row, at random with replacement, (K, N) int32.
+
+    `keys` (N,) uint64 are random keys of the rows. The result has indices of units; U where a row
+    has none.
+    """
     numbers = tf.range(columns + _SPARE_OFFERS)[:, None]
     unit = units.first + below(fold(fold(keys, CHOICE), numbers), units.count)
     return tf.where(units.count > 0, unit, tf.size(units.start))
@@ -110,7 +114,7 @@ def choose_words(keys: tf.Tensor, units: Units, count: tf.Tensor, columns: int) 
         keys: (N,) uint64, random key of each row.
         units: units that may be chosen.
         count: (N,) int32, number of tokens to choose.
-        columns: P.
+        columns: P, maximum number of predictions in a row.
 
     Returns:
         (N, P) int32 positions, ascending; after the chosen ones, 0.
@@ -148,7 +152,7 @@ def positions_of(units: Units, tokens: tf.Tensor, count: tf.Tensor, columns: int
         units: the units.
         tokens: (U,) int32, number of chosen tokens of each unit, from its first token on.
         count: (N,) int32, number of chosen tokens of each row.
-        columns: P.
+        columns: P, maximum number of predictions in a row.
 
     Returns:
         (N, P) int32, ascending; after the chosen ones, 0.

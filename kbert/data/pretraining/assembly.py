@@ -22,7 +22,7 @@ _SPANS = 4  # columns of an example with the spans of its tokens
 
 
 def row_columns(num_examples: int) -> int:
-    """Returns the number of columns of a row with `num_examples` examples.
+    """Returns the number of columns in the plan of a row with `num_examples` examples.
 
     >>> row_columns(1), row_columns(8)
     (9, 51)
@@ -31,7 +31,7 @@ def row_columns(num_examples: int) -> int:
 
 
 def number_examples(plan: tf.Tensor) -> tf.Tensor:
-    """Appends the number of each example to the plan of a window: (M, 5) → (M, 6).
+    """Appends the numbers 0 … M - 1 to the M examples in the plan of a window: (M, 5) → (M, 6).
 
     >>> number_examples(tf.zeros([2, 5], tf.int32)).numpy().tolist()
     [[0, 0, 0, 0, 0, 0], [0, 0, 0, 0, 0, 1]]
@@ -40,7 +40,9 @@ def number_examples(plan: tf.Tensor) -> tf.Tensor:
 
 
 def place_rows(rows: tf.Tensor, epoch: tf.Tensor, window: tf.Tensor) -> tf.Tensor:
-    """Appends epoch, window and row number to the rows of a window: (N, 6K) → (N, 6K + 3).
+    """Appends epoch, window and row number to the N rows of a window: (N, 6K) → (N, 6K + 3).
+
+    K is the number of examples in a row.
 
     >>> place_rows(tf.zeros([2, 6], tf.int32), 3, 1).numpy()[:, 6:].tolist()
     [[3, 1, 0], [3, 1, 1]]
@@ -53,7 +55,11 @@ def place_rows(rows: tf.Tensor, epoch: tf.Tensor, window: tf.Tensor) -> tf.Tenso
 def carry_state(
     token_dtype: str, skip: int | tf.Tensor, num_examples: int = 1
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Returns the initial state of `whole_batches`: rows to skip, no tokens, no rows."""
+    """Returns the initial state of `whole_batches`: rows to skip, no tokens, no rows.
+
+    `token_dtype` is the type of the tokens, `num_examples` the number of examples in a row. `skip`
+    is the number of rows to skip at the beginning of the data.
+    """
     return (
         tf.cast(skip, tf.int32),
         tf.zeros([0], token_dtype),
@@ -126,7 +132,10 @@ def number_batches(
 
 
 def _compact(tokens: tf.Tensor, rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Drops the tokens that `rows` do not use; returns the others, and rows that point to them."""
+    """Drops the tokens that `rows` (N, 6K + 3), each of K examples, do not use.
+
+    Returns the other tokens, and the rows with spans that point into these.
+    """
     columns = _num_spans(rows)
     spans = tf.reshape(rows[:, :columns], [-1, 2])  # start, length of every A and B
     start, length = tf.unstack(spans, axis=1)
@@ -144,7 +153,7 @@ def row_examples(rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Splits packed rows into rows of one example.
 
     Args:
-        rows: (N, 6K + 3) int32, packed rows.
+        rows: (N, 6K + 3) int32, packed rows of at most K examples each.
 
     Returns:
         All examples that are not empty, (M, 9) int32, in the order of the rows and within them; and
@@ -167,7 +176,9 @@ def row_examples(rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def host_share(rows: tf.Tensor, *, batch_size: int, num_hosts: int, host_index: int) -> tf.Tensor:
-    """Returns this host's contiguous slice of every global batch: (N, …) → (N / H, …).
+    """Returns this host's contiguous slice of every global batch of rows: (N, …) → (N / H, …).
+
+    N is a multiple of `batch_size`, the rows of all hosts in a batch.
 
     >>> host_share(tf.range(8), batch_size=4, num_hosts=2, host_index=1).numpy().tolist()
     [2, 3, 6, 7]
@@ -179,7 +190,7 @@ def host_share(rows: tf.Tensor, *, batch_size: int, num_hosts: int, host_index: 
 
 
 def evenly_spread(numbers: tf.Tensor, share: float) -> tf.Tensor:
-    """Selects a share of the numbers, spread as evenly as possible; returns bool per number.
+    """Returns a bool for each of the `numbers`, True for a share of 0, 1, … spread evenly.
 
     >>> evenly_spread(tf.range(8), 0.25).numpy().astype(int).tolist()
     [0, 0, 0, 1, 0, 0, 0, 1]
@@ -206,8 +217,9 @@ def assemble(
 
     Args:
         tokens: (tokens,), ids of a window.
-        rows: (N, 9) int32, rows of one example. A row with an empty A is all padding.
-        sequence_length: T.
+        rows: (N, 9) int32, rows of one example: start and length of A and of B among the tokens in
+            the first four columns. A row with an empty A is all padding.
+        sequence_length: T, number of tokens in a row, with padding.
         cls_id: id of [CLS].
         sep_id: id of [SEP].
         pad_id: id of padding.

@@ -51,8 +51,8 @@ class CausalSettings(StreamSettings):
     batch_size: int = StreamSettings.with_default("batch_size", 64)
     runs: bool = option(
         False,
-        help="Each row goes on in that row of the next batch, for a model that remembers it. "
-        "Otherwise rows come in any order.",
+        help="Each sequence continues in the same row of the next batch, for a model with a "
+        "memory. Otherwise sequences come in any order.",
     )
 
 
@@ -117,7 +117,7 @@ def causal_dataset(
     options = CausalSettings.from_arguments(settings, "causal_dataset")
     if tokenizer.sep_id is None:
         raise ValueError(
-            'Texts are joined by an end of text, the tokenizer\'s "sep" token. Received: a '
+            'The tokenizer must have a "sep" token, which marks the end of a text. Received: a '
             f"{type(tokenizer).__name__} with {', '.join(tokenizer.special_tokens) or 'no role'} "
             "only"
         )
@@ -148,7 +148,12 @@ def _plan(
     window: tf.Tensor,
     **blocks: tf.Tensor,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns the text of a window, (M,), and the plan of its rows, (N, 5)."""
+    """Returns the text of a window, (M,) ids, and the plan of its rows, (N, 5) int32.
+
+    A row is a span of the text. `blocks` are `tokens`, `sentences` and `documents` from
+    `parse_blocks`. The plan has the columns of `PLAN_COLUMNS`: start and number of tokens of each
+    row, then zeros. `end_id` is the end-of-text token.
+    """
     key = fold(fold(settings.seed, epoch), window)
     text = one_text(**blocks, key=fold(key, _DOCUMENTS), end_id=end_id)
     steps = tf.size(text) - 1
@@ -162,7 +167,11 @@ def _plan(
 
 
 def _run_rows(steps: tf.Tensor, settings: CausalSettings) -> tf.Tensor:
-    """Plans a run of steps for each row of a batch, (N, 5), batch by batch."""
+    """Divides a window's text of `steps` + 1 tokens into one run for each row of a batch.
+
+    Returns the plan of the rows batch by batch, (N, 5) int32, in the format of `_plan`. Runs differ
+    by at most one step; a row after the end of its run has length 0.
+    """
     row = tf.range(settings.batch_size + 1, dtype=tf.int64)
     bounds = tf.cast(row * tf.cast(steps, tf.int64) // settings.batch_size, tf.int32)
     longest = tf.reduce_max(bounds[1:] - bounds[:-1])
@@ -213,7 +222,11 @@ def _finish(
     rows: tf.Tensor,
     positions: tf.Tensor,
 ) -> dict[str, tf.Tensor]:
-    """Returns the features of some rows: inputs, targets and weights."""
+    """Returns the features of `causal_dataset` for some of a window's rows.
+
+    `text` (M,) is the window's text, `rows` (N, …) the plan of the rows: start and number of tokens
+    in the first two columns. `positions` (N, 3) becomes a feature. `end_id` fills the rows.
+    """
     start, length = rows[:, 0, None], rows[:, 1, None]  # (N, 1)
     column = tf.range(settings.sequence_length + 1)[None]  # (1, T + 1)
     inside = column < length

@@ -128,7 +128,6 @@ def _check_special_tokens(tokenizer: Tokenizer) -> None:
     missing = [r for r in ("pad", "cls", "sep", "mask") if getattr(tokenizer, f"{r}_id") is None]
     if missing:
         raise ValueError(
-            "Pretraining with masked tokens needs a tokenizer with tokens for padding, for the "
-            "beginning of a row, between segments and for what is masked. Received: one without "
-            f"{', '.join(missing)}"
+            "Pretraining with masked tokens requires a tokenizer with pad, cls, sep and mask "
+            f"tokens. Received: one without {', '.join(missing)}"
         )

@@ -75,7 +75,10 @@ def show_examples(
 
 
 def _streams(row: dict[str, np.ndarray], tokenizer: Tokenizer) -> Iterator[str]:
-    """Yields the inputs and targets of a bidirectional language model, forward and backward."""
+    """Yields lines to show a row of a bidirectional language model, in both directions.
+
+    Each direction has the number of words, the input words, and the words to predict.
+    """
     for name, prefix in _DIRECTIONS.items():
         used = row[f"{prefix}weights"] > 0
         words = [_spelled(ids) for ids in row[f"{prefix}character_ids"][used].tolist()]
@@ -86,7 +89,10 @@ def _streams(row: dict[str, np.ndarray], tokenizer: Tokenizer) -> Iterator[str]:
 
 
 def _spelled(ids: list[int]) -> str:
-    """Decodes a word from character ids: bytes and the ends of a sentence, each + 1, then marks."""
+    """Returns the word of some character ids: UTF-8 bytes, each plus 1, between marks above 256.
+
+    The ids 257 and 258 in second place mean the begin and the end of a sentence.
+    """
     ends = {257: BEGIN_OF_SENTENCE, 258: END_OF_SENTENCE}
     if ids[1] in ends:
         return ends[ids[1]]
@@ -94,31 +100,45 @@ def _spelled(ids: list[int]) -> str:
 
 
 def _pair(row: dict[str, np.ndarray], tokenizer: Tokenizer) -> Iterator[str]:
-    """Yields the lines of a source and its target, each with its end token."""
+    """Yields lines to show a row of a translation: numbers of tokens, source tokens, target tokens.
+
+    Source and target include their end tokens.
+    """
     source = row["encoder_token_ids"][row["encoder_padding_mask"] > 0]
     target = row["targets"][row["weights"] > 0]
     first = tokenizer.id_to_token(row["decoder_token_ids"][0])
-    yield f"{len(source)} tokens to {len(target)}, each predicted from all before it and {first}"
+    yield (
+        f"{len(source)} source tokens and {len(target)} target tokens, each predicted from "
+        f"{first} and the targets before it"
+    )
     for line in (["source:", *source], ["target:", *target]):
         words = [line[0], *map(tokenizer.id_to_token, line[1:])]
         yield from _lines(words, [""] * len(words), {})
 
 
 def _predicted(row: dict[str, np.ndarray], tokenizer: Tokenizer) -> Iterator[str]:
-    """Yields lines that show a causal row: its first input token, then the predicted tokens."""
+    """Yields lines to show a row of a causal model: a title, then the predicted tokens, wrapped.
+
+    The title has the number of predicted tokens and the first input token.
+    """
     targets = row["targets"][row["weights"] > 0].tolist()
     first, *words = (tokenizer.id_to_token(n) for n in (row["token_ids"][0], *targets))
-    yield f"{len(words)} tokens, each predicted from all before it, first of all {first}"
+    yield f"{len(words)} tokens, each predicted from {first} and the tokens before it"
     yield from _lines(words, [""] * len(words), {})
 
 
 def _packed(
     row: dict[str, np.ndarray], tokenizer: Tokenizer, colours: dict[str, str]
 ) -> Iterator[str]:
-    """Yields the lines of a packed row: each example in the format of `_masked`."""
+    """Yields lines to show a packed row: its numbers of examples and tokens, then the examples.
+
+    Each example is shown like a row by `_masked`. `colours` is kind of token -> terminal code.
+    """
     ids = row["example_ids"]
     count = int(ids.max(initial=0))
-    yield f"a row of {count} example{'s' * (count != 1)}, {np.sum(ids > 0)} of {len(ids)} tokens"
+    yield (
+        f"a sequence of {count} example{'s' * (count != 1)}, {np.sum(ids > 0)} of {len(ids)} tokens"
+    )
     for number in range(1, count + 1):
         mine = ids == number
         begin = row["cls_positions"][number - 1]
@@ -136,7 +156,10 @@ def _packed(
 def _masked(
     row: dict[str, np.ndarray], tokenizer: Tokenizer, colours: dict[str, str]
 ) -> Iterator[str]:
-    """Yields the lines of a masked row: its tokens, with marks at the predicted ones."""
+    """Yields lines to show a masked row: its counts and labels, then its tokens, wrapped.
+
+    Predicted tokens are marked, see `_marked`. `colours` is kind of token -> terminal code.
+    """
     words, kinds = _marked(row, tokenizer)
     counts = ", ".join(f"{kinds.count(kind)} {kind}" for kind in _COLOURS)
     title = f"{len(words)} tokens, {np.sum(row['mask_weights']):.0f} predicted: {counts}"
@@ -150,7 +173,11 @@ def _masked(
 
 
 def _marked(row: dict[str, np.ndarray], tokenizer: Tokenizer) -> tuple[list[str], list[str]]:
-    """Returns a row's tokens, with marks at predicted ones, and their kinds ("" for the others)."""
+    """Returns a row's tokens with marks, and a kind for each of them.
+
+    The kind of a predicted token is "masked", "random" or "kept", that of other tokens is "". The
+    marks are those of `show_examples`; with a factorisation order, "@" and its number follow.
+    """
     ids = row["token_ids"][: np.sum(row["padding_mask"])]
     words, kinds = [tokenizer.id_to_token(token) for token in ids], [""] * len(ids)
     used = row["mask_weights"] > 0
@@ -177,7 +204,10 @@ def _marked(row: dict[str, np.ndarray], tokenizer: Tokenizer) -> tuple[list[str]
 
 
 def _lines(words: list[str], kinds: list[str], colours: dict[str, str]) -> Iterator[str]:
-    """Wraps words into lines by their visible width; colour codes do not count."""
+    """Wraps words into lines of about 100 visible characters; colour codes do not count.
+
+    `kinds` has the kind of each word, `colours` the terminal code of some kinds.
+    """
     line, width = "", 0
     for word, kind in zip(words, kinds, strict=True):
         if width + 1 + len(word) > _WIDTH:

@@ -51,18 +51,18 @@ class LanguageModelSettings(StreamSettings):
 
     sequence_length: int = option(
         20,
-        help="Words of a row (T) and steps through which the gradient flows.",
+        help="Words per sequence (T), which is also the number of steps of backpropagation.",
         at_least=1,
         at_most=2**16,
     )
     batch_size: int = StreamSettings.with_default("batch_size", 128)
     target_vocabulary: int | None = option(
         None,
-        help="Entries of the vocabulary that are predicted, its first and most frequent; other "
-        "words are unknown as targets, and keep their letters as inputs. Default: all of them.",
+        help="Number of vocabulary entries to predict, the first and most frequent; other "
+        "words are unknown as targets but keep their characters as inputs. Default: all.",
     )
     max_characters: int = option(
-        MAX_CHARACTERS, help="Ids of a word (C), see `kbert.tokenizers.character_ids`."
+        MAX_CHARACTERS, help="Character ids per word (C), see `kbert.tokenizers.character_ids`."
     )
 
 
@@ -137,16 +137,16 @@ def language_model_dataset(
 def _check_vocabulary(tokenizer: Tokenizer, target_vocabulary: int | None) -> None:
     if tokenizer.kind != "words":
         raise ValueError(
-            "ELMo predicts words: the shards must be of a kbert.WordTokenizer. Received: a "
+            "ELMo requires shards that were prepared with a kbert.WordTokenizer. Received: a "
             f"tokenizer of kind {tokenizer.kind!r}"
         )
     specials = max(tokenizer.sep_id, tokenizer.cls_id, tokenizer.unk_id) + 1
     size = tokenizer.vocabulary_size
     if target_vocabulary is not None and not specials <= target_vocabulary <= size:
         raise ValueError(
-            "`target_vocabulary` must count the ends of a sentence and the unknown word, and no "
-            f"more than the vocabulary has: it must lie in {specials}..{size}. "
-            f"Received: target_vocabulary={target_vocabulary}"
+            "`target_vocabulary` must include the ends of a sentence and the unknown word, and "
+            f"not exceed the vocabulary: it must lie in {specials}..{size}. Received: "
+            f"target_vocabulary={target_vocabulary}"
         )
 
 
@@ -157,7 +157,7 @@ def batches(
     characters: tf.Tensor,
     start: Sequence[int | tf.Tensor],
 ) -> tf.data.Dataset:
-    """Returns the batches of `language_model_dataset`, from `start` on.
+    """Returns the batches of `language_model_dataset`, from `start` = (epoch, window, step) on.
 
     `characters` is the `character_table` of the vocabulary.
     """
@@ -174,7 +174,9 @@ def batches(
 
 
 def character_table(vocabulary: Sequence[str], max_characters: int) -> tf.Tensor:
-    """Returns the characters of every word, (V + 1, C) int16, with a last row of padding.
+    """Returns the character ids of all V words, (V + 1, C) int16; the last row is zeros.
+
+    C is `max_characters`.
 
     >>> character_table(["a", "</S>"], 4).numpy().tolist()
     [[259, 98, 260, 261], [259, 258, 260, 261], [0, 0, 0, 0]]
@@ -194,7 +196,11 @@ def _steps(
     window: tf.Tensor,
     serialized: tf.Tensor,
 ) -> tuple[tf.Tensor, ...]:
-    """Returns epoch, window, and the words before and after each step, (M,) `token_dtype` each."""
+    """Returns epoch, window, and the ids of the words before and after each step of the window.
+
+    The ids are (M,) `token_dtype` each; the tokenizer gives those of the ends of a sentence.
+    `serialized` are the records of the window's blocks.
+    """
     blocks = records.parse_blocks(serialized, token_dtype)
     tokens, bounds = blocks["tokens"], sentence_bounds(blocks["sentences"])
     before = insert_token(tokens, bounds[:-1], tokenizer.cls_id)
@@ -210,7 +216,12 @@ def _places(
     before: tf.Tensor,
     behind: tf.Tensor,
 ) -> tf.data.Dataset:
-    """Yields the offset in the runs of each batch of a window; the words are shared, not copied."""
+    """Returns a dataset with an element for each batch of a window: the arguments of `_finish`.
+
+    Each has the steps of the runs before the batch, `at`. `start` = (epoch, window, step) is the
+    first batch: earlier ones of that window are left out. `before` and `behind`, the words around
+    each step, are shared by all elements, not copied.
+    """
     longest = -(-tf.size(before, tf.int64) // settings.batch_size)
     is_first = (epoch == start[0]) & (window == start[1])
     at = tf.where(is_first, tf.cast(start[2], tf.int64), 0)
@@ -228,7 +239,12 @@ def _finish(
     before: tf.Tensor,
     behind: tf.Tensor,
 ) -> dict[str, tf.Tensor]:
-    """Makes this host's rows of the batch that begins `at` steps after the start of the runs."""
+    """Makes this host's rows of the batch that begins `at` steps after the start of the runs.
+
+    `characters` (V + 1, C) is the `character_table`; `before` and `behind` (M,) are the ids of the
+    words before and after each step of the window. `unk_id` is the target for words outside of the
+    target vocabulary.
+    """
     rows = settings.batch_size // settings.num_hosts
     row = tf.range(rows, dtype=tf.int64) + settings.host_index * rows  # (R,)
     # 64 bits: rows times steps of a window can exceed 32 bits.

@@ -36,16 +36,18 @@ def pack_examples(
     """Packs the examples of a window into rows.
 
     Args:
-        examples: (M, 6) int32 in random order, with the columns of `EXAMPLE_COLUMNS`.
+        examples: (M, 6) int32 in random order, with the columns of `EXAMPLE_COLUMNS`: start and
+            length of A and of B, label, number of the example.
         lengths: (M,) int32, number of tokens of each example, specials included.
         predictions: (M,) int32, number of predictions of each example.
         key: uint64 scalar, key of the order of the rows.
-        max_tokens: T.
-        max_predictions: P.
-        max_examples: K.
+        max_tokens: T, maximum number of tokens in a row.
+        max_predictions: P, maximum number of predictions in a row.
+        max_examples: K, maximum number of examples in a row.
 
     Returns:
-        (N, 6K) int32 in random order, see `kbert.data.pretraining.assembly`; 0 for empty slots.
+        N rows in random order, (N, 6K) int32, with the columns of their K examples, 0 for empty
+        slots; see `kbert.data.pretraining.assembly`.
 
     Example:
         >>> from kbert.data.masking.hashing import fold
@@ -92,7 +94,12 @@ def _best_fit(
     max_predictions: int,
     max_examples: int,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns each example's row within its group, and its slot in the row, (G, 256) int32 each."""
+    """Packs groups of 256 examples; returns each example's row in its group, and slot in the row.
+
+    `lengths` and `predictions`, like both results, are (G, 256) int32: the tokens and predictions
+    of each example, longest first. An example goes to the fullest row with space for it. The limits
+    `max_tokens`, `max_predictions` and `max_examples` are those of a row.
+    """
     shape = tf.shape(lengths)
     lengths, predictions = tf.transpose(lengths), tf.transpose(predictions)
 
@@ -135,8 +142,8 @@ def pack_features(
             present, `causal_mask`, `order_ids` and `position_ids` (M, T); `mask_…` and
             `span_…` (M, P), 0 where nothing is predicted; labels (M,).
         place: (M,) int64, row * K + number in the row, ascending.
-        num_rows: N.
-        max_examples: K.
+        num_rows: N, number of packed rows.
+        max_examples: K, maximum number of examples in a row.
         pad_id: id of padding.
         cls_last: whether an example ends in [CLS] instead of beginning with it.
 
@@ -211,6 +218,6 @@ def pack_features(
 
 
 def _filled(values: tf.Tensor, counts: tf.Tensor, width: int, fill: int) -> tf.Tensor:
-    """Fills rows (N, width) with the next `counts` values each, then with `fill`."""
+    """Returns (N, width) rows, each with the next `counts` (N,) of the values, then with `fill`."""
     ragged = tf.RaggedTensor.from_row_lengths(values, counts, validate=False)
     return ragged.to_tensor(tf.cast(fill, values.dtype), shape=[None, width])

@@ -52,7 +52,8 @@ def plan_pairs(
         swap: whether negatives are swapped halves instead of random nexts.
 
     Returns:
-        (N, 5) int32, with the columns of `PLAN_COLUMNS`, rows in random order; label 1 = negative.
+        N rows in random order, (N, 5) int32, with the columns of `PLAN_COLUMNS`: start and length
+        of A and of B in the window's tokens, and the label, 1 = negative.
 
     Example:
         >>> plan = plan_pairs(tf.constant([3, 4, 5, 6, 2]), tf.constant([4, 1]),
@@ -141,7 +142,8 @@ def plan_consecutive(
         lone_share: share of rows that have no B, whatever their sentences.
 
     Returns:
-        (N, 5) int32, with the columns of `PLAN_COLUMNS`; the last column is 0.
+        N rows in random order, (N, 5) int32, with the columns of `PLAN_COLUMNS`: start and length
+        of A and of B in the window's tokens, then 0.
 
     Example:
         >>> plan = plan_consecutive(tf.fill([4], 5), tf.constant([4]), fold(0, 0),

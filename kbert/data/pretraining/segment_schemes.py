@@ -30,7 +30,10 @@ class SegmentScheme:
     aligned: bool = False
 
     def num_specials(self, separators: int) -> int:
-        """Returns the number of special tokens in a row with all segments of the scheme."""
+        """Returns the number of special tokens in a row with all segments of the scheme.
+
+        `separators` is the number of [SEP] between two segments.
+        """
         return 2 + (separators if self.num_segments == 2 else 0)
 
 

@@ -32,11 +32,16 @@ def plan_segments(
     """Plans single segments for masked-LM training without a sentence objective.
 
     A segment begins where the one before it ended, and has full length or ends with the document.
-    So no text is lost, and none is used twice. Arguments are those of `plan_pairs`; `max_tokens` is
-    the sequence length less 2, and one document is enough.
+    So no text is lost, and none is used twice.
+
+    `sentences` (S,) int32 has the number of tokens of each sentence, `documents` (D,) int32 the
+    number of sentences of each document, all above 0. `key` is the uint64 key of all random draws,
+    `max_tokens` the sequence length less 2. `short_share` is the share of rows whose target length
+    is drawn from 2..max_tokens.
 
     Returns:
-        (N, 5) int32, with the columns of `PLAN_COLUMNS`; the last three are 0.
+        N rows in random order, (N, 5) int32, with the columns of `PLAN_COLUMNS`: start and length
+        of the segment, then three zeros.
 
     Example:
         >>> plan = plan_segments(tf.constant([3, 4, 5, 6, 2]), tf.constant([4, 1]),
@@ -58,9 +63,11 @@ def _single_spans(
     max_tokens: int,
     short_share: float,
 ) -> tf.Tensor:
-    """Returns start and length, (N, 2) int32, of the segments of documents.
+    """Divides documents into segments; returns start and length in tokens of each, (N, 2) int32.
 
-    `firsts` and `ends` are the first sentence of each document and the sentence after its last.
+    `bounds` (S + 1,) are the first tokens of the sentences, see `sentence_bounds`. `firsts` and
+    `ends` (D,) are the first sentence of each document and the sentence after its last. The uint64
+    `key`, the length of a segment (`max_tokens`) and `short_share` are those of `plan_segments`.
     """
     _, start, end = stretches(bounds, firsts, ends, max_tokens)
     end = tf.gather(bounds, end)
@@ -102,7 +109,8 @@ def plan_aligned(
         short_share: share of single segments whose target length is drawn from 2..max_tokens.
 
     Returns:
-        (N, 5) int32, with the columns of `PLAN_COLUMNS`.
+        N rows in random order, (N, 5) int32, with the columns of `PLAN_COLUMNS`: start and length
+        of A and of B (0 for a single segment) in the window's tokens, then 0.
 
     Example:
         >>> plan = plan_aligned(tf.constant([3, 5, 4]), tf.constant([2, 1]), fold(0, 0),
@@ -158,7 +166,8 @@ def plan_sentences(
             `join_documents` returns.
 
     Returns:
-        (N, 5) int32, with the columns of `PLAN_COLUMNS`; the last three are 0.
+        N rows in random order, (N, 5) int32, with the columns of `PLAN_COLUMNS`: start and length
+        of the segment, then three zeros.
 
     Example:
         >>> plan = plan_sentences(tf.constant([3, 4, 5, 6, 2]), tf.constant([4, 1]), fold(0, 0),
@@ -220,8 +229,8 @@ def plan_runs(
         short_share: share of shorter rows; must be 0.
 
     Returns:
-        (N, 5) int32, with the columns of `PLAN_COLUMNS`, batch by batch. The plan points into the
-        tokens that `join_documents` returns.
+        N rows batch by batch, (N, 5) int32, with the columns of `PLAN_COLUMNS`: start and length of
+        A and of B, then 0. They point into the tokens that `join_documents` returns.
 
     Example:
         >>> plan = plan_runs(tf.constant([9, 10]), tf.constant([1, 1]), fold(0, 0),
@@ -232,7 +241,8 @@ def plan_runs(
     """
     if short_share:
         raise ValueError(
-            f"Rows of a long text are all full: `short_share` must be 0. Received: {short_share}"
+            "`short_share` must be 0 for sequences that continue in the next batch. Received: "
+            f"{short_share}"
         )
     total = tf.reduce_sum(tf.cast(sentences, tf.int64)) + tf.size(documents, tf.int64) - 1
     bounds = tf.cast(tf.range(rows + 1, dtype=tf.int64) * total // rows, tf.int32)

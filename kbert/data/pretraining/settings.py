@@ -17,28 +17,31 @@ class StreamSettings(Options):
         {options}
     """
 
-    sequence_length: int = option(help="Tokens of a row (T).", at_least=1, at_most=2**16)
+    sequence_length: int = option(help="Tokens per sequence (T).", at_least=1, at_most=2**16)
     batch_size: int = option(
-        help="Rows of a batch (B), of all devices and hosts together.", at_least=1
+        help="Sequences per batch (B), over all devices and hosts.", at_least=1
     )
     seed: int = option(
-        0, help="Of the order of blocks, of rows and of masks.", at_least=0, at_most=2**63 - 1
+        0,
+        help="Seed of the order of blocks and sequences and of the masks.",
+        at_least=0,
+        at_most=2**63 - 1,
     )
     epochs: int | None = option(None, help="Passes over the data. Default: endless.", at_least=1)
     num_hosts: int = option(
         1,
-        help="Hosts that share the work (H): each makes its slice of every batch. Divides B.",
+        help="Hosts that share the work (H): each makes its part of every batch. Must divide B.",
         at_least=1,
     )
-    host_index: int = option(0, help="Which of them this is.", at_least=0)
+    host_index: int = option(0, help="Index of this host, from 0.", at_least=0)
     threads: int | None = option(
         None, help="Threads that make batches. Default: TensorFlow decides.", at_least=1
     )
     # A window of one block may contain a single document, which has no random next.
     window_blocks: int = option(
         WINDOW_BLOCKS,
-        help="Blocks (of 64k tokens) among which rows are mixed and random next sentences are "
-        "found. More takes more memory and time to start.",
+        help="Blocks (of 64k tokens) that are shuffled together and among which random next "
+        "sentences are found. More require more memory and time to start.",
         at_least=2,
     )
 
@@ -46,7 +49,7 @@ class StreamSettings(Options):
         self._rule(self.host_index < self.num_hosts,
                    "`host_index` must be below `num_hosts`", "host_index", "num_hosts")  # fmt: skip
         self._rule(self.batch_size % self.num_hosts == 0,
-                   "`batch_size` counts the rows of all hosts: it must be a multiple of "
+                   "`batch_size` counts the sequences of all hosts: it must be a multiple of "
                    "`num_hosts`", "batch_size", "num_hosts")  # fmt: skip
 
     @property
@@ -55,20 +58,26 @@ class StreamSettings(Options):
         return False
 
     def check_aligned(self, aligned: bool, where: str) -> None:
-        """Raises unless a corpus has translations exactly if these settings read them."""
+        """Raises ValueError if a corpus has translations and the settings do not read them.
+
+        The reverse raises too. `aligned` says whether the corpus has translations, `where` names it
+        in the message.
+        """
         if aligned != self.reads_aligned:
             what = "texts with their translations" if aligned else "no texts with translations"
             raise ValueError(
-                'segments="aligned" reads texts beside their translations, which '
-                "kbert-prepare-corpus --target writes; a corpus or a mixture with such is read by "
-                f"it alone, and it reads no other. Received: {what} in {where}, "
-                f"segments={getattr(self, 'segments', None)!r}"
+                'segments="aligned" is required for a corpus or mixture with translations, as '
+                "kbert-prepare-corpus --target writes it, and is supported for no other. "
+                f"Received: {what} in {where}, segments={getattr(self, 'segments', None)!r}"
             )
 
     def check_documents(self, documents: int, where: str) -> None:
-        """Raises if a split (named `where` in the message) has too few documents to make rows."""
+        """Raises ValueError if a split has too few `documents` to make rows.
+
+        `where` names the split in the message.
+        """
         if not documents:
-            raise ValueError(f"{where} must hold a document. Received: none")
+            raise ValueError(f"{where} must have at least one document. Received: none")
 
     def _rule(self, holds: bool, text: str, *names: str) -> None:
         if not holds:
@@ -85,54 +94,57 @@ class MaskingSettings(Options):
 
     segments: str | None = option(
         None,
-        help="How rows are made from text. pairs adds next-sentence prediction, halves "
+        help="How sequences are made from text. pairs adds next-sentence prediction, halves "
         "sentence-order prediction, the others no sentence objective.",
         choices=list(SEGMENT_SCHEMES),
     )
     short_sequence_share: float | None = option(
         None,
-        help="Share of rows made shorter, to a random length. Default: that of the segments: 0.1, "
-        "consecutive 0.05, whole sentences 0.",
+        help="Share of sequences that are shortened to a random length. Default: that of the "
+        "segments: 0.1; consecutive 0.05; doc_sentences, full_sentences, runs and "
+        "aligned 0.",
         at_least=0,
         at_most=1,
     )
     masking: str = option(
         "token",
-        help="What is masked together. permutation, XLNet's: n-grams of up to five words, of which "
-        "nothing is hidden, but each token of them is read after the text and in random order.",
+        help="Unit of masking. permutation is XLNet's: n-grams of up to five words, which "
+        "are not hidden but predicted after the text, in random order.",
         choices=list(MASKING_SCHEMES),
     )
     phrases: str | os.PathLike | tuple[str, ...] | None = option(
         None,
-        help="File with one phrase per line, masked as a whole by --masking=phrase. Programs take "
-        "a file for each of --phases, separated by commas, an empty one for words alone: "
-        "--phrases=,phrases.txt,entities.txt is ERNIE's.",
+        help="File with one phrase per line, masked as a whole by --masking=phrase. Programs "
+        "accept one file for each of --phases, separated by commas, with an empty name "
+        "for words only: --phrases=,phrases.txt,entities.txt is ERNIE's.",
         changes_numbers=False,  # the content of the phrases does, not the path
     )
     masked_share: float = option(0.15, help="Share of the tokens to predict.", above=0, at_most=1)
     final_masked_share: float | None = option(
         None,
-        help="Share at the end of the run, which --masked_share becomes step by step: 0.15 after "
-        "0.3 is BabyLM's. Evaluations are at this share. Default: it stays the same.",
+        help="Share of the tokens to predict at the end of training, reached linearly from "
+        "--masked_share: 0.15 after 0.3 is BabyLM's. Evaluations use this share. "
+        "Default: the share is constant.",
         above=0,
         at_most=1,
     )
     replacement: tuple[float, float] | None = option(
         None,
-        help="Shares of these replaced by [MASK] and by a random token, as 0.8,0.1; the others "
-        "stay. Default: that of the masking: 0.8,0.1, independent 0.85,0, permutation none.",
+        help="Shares of the tokens to predict that become [MASK] and a random token, as "
+        "0.8,0.1; the others stay. Default: that of the masking: 0.8,0.1, independent "
+        "0.85,0, permutation none.",
         at_least=0,
         at_most=1,
     )
     pack: bool = option(
         False,
-        help="Fill rows with several examples, which do not attend to each other, in the place of "
-        "padding: the same examples and masks in fewer rows.",
+        help="Pack several examples, which do not attend to each other, into one sequence "
+        "instead of padding: the same examples and masks in fewer sequences.",
     )
     static_masks: int | None = option(
         None,
-        help="Use this many fixed versions of an epoch (order, rows, masks) in turn. Default: "
-        "every epoch is new.",
+        help="Use this many fixed versions of an epoch (order, sequences, masks) in turn. "
+        "Default: every epoch is new.",
         at_least=1,
     )
 
@@ -148,7 +160,7 @@ class Settings(StreamSettings, MaskingSettings):
     """
 
     sequence_length: int = option(
-        128, help="Tokens of a row (T), specials included.", at_least=8, at_most=2**16
+        128, help="Tokens per sequence (T), including special tokens.", at_least=8, at_most=2**16
     )
     batch_size: int = StreamSettings.with_default("batch_size", 256)
     next_sentence: bool | None = option(
@@ -156,43 +168,45 @@ class Settings(StreamSettings, MaskingSettings):
     )
     causal_share: float | None = option(
         None,
-        help="Share of the rows that are causal, evenly spread: in them no token is hidden, and "
-        "`causal_mask` says that each attends to those before it alone. For `MaskedAndCausal`.",
+        help="Share of the sequences that are causal, evenly spread: none of their tokens is "
+        "hidden, and each attends only to those before it (`causal_mask`). For "
+        "`MaskedAndCausal`.",
         at_least=0,
         below=1,
     )
     share_steps: int | None = option(
         None,
-        help="Batches over which `masked_share` becomes `final_masked_share`; it stays there.",
+        help="Batches over which `masked_share` becomes `final_masked_share`, where it stays.",
         at_least=1,
     )
     drop_remainder: bool = option(
         False,
-        help="Leave out the last rows of the last epoch where they do not fill a batch; otherwise "
-        "empty rows, of no weight, fill it.",
+        help="Drop the last sequences of the last epoch if they do not fill a batch; by "
+        "default, empty sequences of weight 0 fill it.",
     )
 
     def check(self) -> None:
         super().check()
         rule = self._rule
         rule((self.masking == "phrase") == (self.phrases is not None),
-             'masking="phrase" needs `phrases`, and no other masking reads them',
+             'masking="phrase" requires `phrases`, and no other masking uses them',
              "masking", "phrases")  # fmt: skip
         if self.segments is None:
             alone = self.next_sentence is False or self.masking_scheme.permutes
             self._set("segments", "single" if alone else "pairs")
         rule(self.next_sentence in (None, self.segments == "pairs"),
-             'Next sentences are predicted with segments="pairs" and with no other: leave out '
-             "`next_sentence` or `segments`", "next_sentence", "segments")  # fmt: skip
+             '`next_sentence` must be True with segments="pairs" and False with any other: leave '
+             "out `next_sentence` or `segments`", "next_sentence", "segments")  # fmt: skip
         rule((self.final_masked_share is None) == (self.share_steps is None),
-             "`final_masked_share` is reached after `share_steps`: pass both or neither",
+             "`final_masked_share` and `share_steps` require each other: pass both or neither",
              "final_masked_share", "share_steps")  # fmt: skip
         rule(self.final_masked_share is None or self.static_masks is None,
-             "Masks of which there are `static_masks` versions are the same in every epoch: leave "
-             "out `final_masked_share`", "static_masks", "final_masked_share")  # fmt: skip
+             "`final_masked_share` is not supported with `static_masks`, whose masks are the "
+             "same in every epoch: leave out `final_masked_share`",
+             "static_masks", "final_masked_share")  # fmt: skip
         rule(self.causal_share is None or self.segment_scheme.label is None,
-             "Rows that are causal predict nothing of their segments: `causal_share` needs "
-             'segments without a label, such as "single"', "causal_share", "segments")  # fmt: skip
+             '`causal_share` requires segments without a label, such as "single"',
+             "causal_share", "segments")  # fmt: skip
         usual = self.masking_scheme.replacement
         replacement = usual if self.replacement is None else self.replacement
         self._set("replacement", replacement)
@@ -200,19 +214,19 @@ class Settings(StreamSettings, MaskingSettings):
              "`replacement` must be two shares, of [MASK] and of random tokens, with a sum of at "
              "most 1", "replacement")  # fmt: skip
         rule(not self.masking_scheme.repeats or replacement[1] == 0,
-             'masking="independent" may draw a position twice, so its `replacement` has no random '
-             "tokens: pass (share, 0.0)", "masking", "replacement")  # fmt: skip
+             'masking="independent" may draw a position twice, so `replacement` must have no '
+             "random tokens: pass (share, 0.0)", "masking", "replacement")  # fmt: skip
         if self.masking_scheme.permutes:
             rule(replacement == (0.0, 0.0) and self.causal_share is None,
-                 'masking="permutation" hides nothing but by the order of reading: leave out '
-                 "`replacement` and `causal_share`", "replacement", "causal_share")  # fmt: skip
+                 'masking="permutation" hides no tokens: leave out `replacement` and '
+                 "`causal_share`", "replacement", "causal_share")  # fmt: skip
             rule(self.segment_scheme.label is None,
-                 "Permuted rows predict nothing of their segments: take segments without a label, "
-                 'such as "single"', "masking", "segments")  # fmt: skip
+                 'masking="permutation" requires segments without a label, such as "single"',
+                 "masking", "segments")  # fmt: skip
         if self.segment_scheme.continues:
             rule(not self.pack and not self.short_sequence_share,
-                 "Rows that go on in the next batch are full, of one text each: leave out `pack` "
-                 "and `short_sequence_share`",
+                 "Sequences that continue in the next batch must be full: leave out `pack` and "
+                 "`short_sequence_share`",
                  "segments", "pack", "short_sequence_share")  # fmt: skip
         if self.short_sequence_share is None:
             self._set("short_sequence_share", self.segment_scheme.short_share)
@@ -221,9 +235,9 @@ class Settings(StreamSettings, MaskingSettings):
         needed = self.segment_scheme.documents
         if documents < needed:
             raise ValueError(
-                f"{where} has too few documents: segments={self.segments!r} needs {needed}, as the "
-                "second segment may come from another document. Blank lines separate documents; "
-                'segments="single" (next_sentence=False) needs one. '
+                f"{where} has too few documents: segments={self.segments!r} requires {needed}, as "
+                "the second segment may come from another document. Separate documents by blank "
+                'lines, or use segments="single" (next_sentence=False), which requires one. '
                 f"Received: {documents} document(s)"
             )
 
@@ -261,5 +275,8 @@ class Settings(StreamSettings, MaskingSettings):
         return max(8, self.sequence_length // 32) if self.pack else 1
 
     def version(self, epoch: Tensor) -> Tensor:
-        """Returns the version of an epoch's plan and masks: new, or one of `static_masks`."""
+        """Returns the number that seeds an epoch's order, rows and masks.
+
+        It is the number of the epoch, or with `static_masks` one of so many numbers in turn.
+        """
         return epoch if self.static_masks is None else epoch % self.static_masks

@@ -81,9 +81,10 @@ def open_stream(
 def open_corpus(
     data: Data, tokenizer: Tokenizer | None = None, cache_dir: PathLike | None = None
 ) -> Corpus:
-    """Opens the manifest of a corpus, or a mixture; raises the errors of `open_stream`.
+    """Opens a corpus, as its manifest or as a mixture; raises the errors of `open_stream`.
 
-    Without a tokenizer, the data must not be text, and its vocabulary is not checked.
+    `data` is a folder, several folders with their shares, or text, which is prepared in a folder
+    under `cache_dir`. Without a tokenizer, it must not be text, and its vocabulary is not checked.
     """
     corpus: Corpus
     if isinstance(data, Mapping):
@@ -107,7 +108,11 @@ def batches(
     phrases: Phrases | None = None,
     first_step: int = 0,
 ) -> tf.data.Dataset:
-    """Returns the batches of `pretraining_dataset`, from `start` = (epoch, window, row) on."""
+    """Returns the batches of `pretraining_dataset`, from `start` = (epoch, window, row) on.
+
+    `phrases` is the lexicon of masking="phrase". `first_step` is the number of batches trained
+    before `start`, for a masked share that changes.
+    """
     return planned_batches(
         settings,
         reader,
@@ -248,7 +253,11 @@ def _end_of_data(token_dtype: str, num_examples: int) -> tf.data.Dataset:
 def _chunks(
     settings: StreamSettings, tokens: tf.Tensor, rows: tf.Tensor, positions: tf.Tensor
 ) -> tf.data.Dataset:
-    """Yields this host's rows of a window, some at a time; the tokens are shared, not copied."""
+    """Returns a dataset of (tokens, rows, positions), with some of this host's rows at a time.
+
+    `rows` and `positions` are those of whole batches of all hosts. The window's `tokens` are shared
+    by all elements, not copied.
+    """
     share = functools.partial(
         assembly.host_share,
         batch_size=settings.batch_size,
@@ -262,7 +271,10 @@ def _chunks(
 
 
 def _share_of(settings: Settings, number: tf.Tensor) -> tf.Tensor:
-    """Returns the masked share of a batch, float64, from the number of batches before it."""
+    """Returns the masked share of rows, (N,) float64; `number` (N,) is the batches before theirs.
+
+    The share changes linearly over the first `share_steps` batches, and is constant after them.
+    """
     begin, end = settings.masked_share, cast(float, settings.final_masked_share)
     done = tf.minimum(number, cast(int, settings.share_steps)) / settings.share_steps
     return begin + (end - begin) * done
@@ -276,7 +288,12 @@ def _finish(
     rows: tf.Tensor,
     positions: tf.Tensor,
 ) -> dict[str, tf.Tensor]:
-    """Assembles and masks some rows."""
+    """Returns the features of `pretraining_dataset` for some rows: assembled, masked and packed.
+
+    `tokens` are the ids of a window, `rows` (N, 6K + 3) the plans of rows, see `assembly`.
+    `positions` is (N, 3), or with a changing masked share (N, 4): the number of the batch is last.
+    `phrases` is the lexicon of masking="phrase", else None.
+    """
     share: Share = settings.masked_share
     if settings.final_masked_share is not None:
         share = _share_of(settings, positions[:, 3])
@@ -309,7 +326,11 @@ def _examples(
     rows: tf.Tensor,
     share: Share,
 ) -> dict[str, tf.Tensor]:
-    """Assembles and masks rows of one example each, (N, 9)."""
+    """Returns the features of rows of one example each, assembled and masked.
+
+    `tokens` are the ids of a window, `rows` (N, 9) the plans of the rows, see `assembly`. `share`,
+    the masked share, is a number, or (N,). `phrases` is the lexicon of masking="phrase", else None.
+    """
     length = settings.sequence_length
     features = assembly.assemble(
         tokens,

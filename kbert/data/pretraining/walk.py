@@ -26,7 +26,9 @@ _STRETCH_ROWS = 256
 
 
 def sentence_bounds(sentences: tf.Tensor) -> tf.Tensor:
-    """Returns the first token of each sentence, and the end of the last one, (S + 1,).
+    """Returns the index of the first token of each sentence, and the end of the last one, (S + 1,).
+
+    `sentences` (S,) has the number of tokens of each sentence.
 
     >>> sentence_bounds(tf.constant([3, 4, 2])).numpy().tolist()
     [0, 3, 7, 9]
@@ -35,7 +37,7 @@ def sentence_bounds(sentences: tf.Tensor) -> tf.Tensor:
 
 
 def draws(keys: tf.Tensor, count: int) -> tf.Tensor:
-    """Returns `count` draws for each key, (count, …).
+    """Returns `count` random uint64 for each of the `keys` (…), (count, …).
 
     >>> draws(fold(0, tf.range(3)), 2).shape.as_list()
     [2, 3]
@@ -47,7 +49,10 @@ def draws(keys: tf.Tensor, count: int) -> tf.Tensor:
 def target_length(
     coin: tf.Tensor, size: tf.Tensor, max_tokens: int, short_share: float
 ) -> tf.Tensor:
-    """Returns target lengths: `max_tokens`, but for a share of rows uniform in 2..max_tokens.
+    """Returns target lengths of rows, int32: `max_tokens`, but for a share of them less.
+
+    A share `short_share` of the rows, chosen by the random bits `coin`, has a length uniform in
+    2..max_tokens, chosen by the random bits `size`. Both are uint64 of the shape of the result.
 
     >>> bits = fold(0, tf.range(4))
     >>> target_length(bits, bits, 9, short_share=0.0).numpy().tolist()
@@ -96,8 +101,9 @@ def walk(start: tf.Tensor, end: tf.Tensor, cut: Callable, width: int) -> tf.Tens
     Args:
         start: (W,) int32, start of each walker.
         end: (W,) int32, end of each walker.
-        cut: function that returns the rows of a round, (L, width) int32, and the new position of
-            each walker, (L,).
+        cut: function of the active walkers' indices (L,), their positions (L,) and the number of
+            the round. It returns the rows of the round, (L, width) int32, and the new positions,
+            (L,).
         width: number of columns in a row.
 
     Returns:
@@ -131,7 +137,7 @@ def walk(start: tf.Tensor, end: tf.Tensor, cut: Callable, width: int) -> tf.Tens
 
 
 def shuffled(rows: tf.Tensor, key: tf.Tensor) -> tf.Tensor:
-    """Shuffles rows; the order is a function of the key.
+    """Shuffles rows (N, …); the order is a function of N and the uint64 scalar `key`.
 
     >>> sorted(shuffled(tf.range(5), fold(0, 0)).numpy().tolist())
     [0, 1, 2, 3, 4]

@@ -56,7 +56,7 @@ def read_choices(path: PathLike, *, format: str) -> Table:
         "cosmos": lambda file: _stems(file, "context", "question", "answer", "id"),
     }
     if format not in readers:
-        raise ValueError(f"format is one of {list(readers)}. Received: {format!r}")
+        raise ValueError(f"format must be one of {list(readers)}. Received: {format!r}")
     path = os.fspath(path)
     if format == "race" and is_dir(path):
         path = os.path.join(glob.escape(path), "**", "*.txt")
@@ -79,7 +79,10 @@ def _table(path: str, found: list[Located]) -> Table:
 
 
 def _records(path: str, columns: list[str]) -> Iterator[tuple[int, dict[str, str]]]:
-    """Yields (line, record) of CSV or JSON lines; raises if one of `columns` is not a text."""
+    """Yields (line, column -> value) for each row of a CSV or JSON lines file.
+
+    A row without a text in one of the `columns` raises ValueError.
+    """
     if path.removesuffix(".gz").endswith(".csv"):
         rows = DataFile(path).rows(",", quoted=True)
         _, names = next(rows, (1, []))
@@ -90,13 +93,17 @@ def _records(path: str, columns: list[str]) -> Iterator[tuple[int, dict[str, str
         missing = [name for name in columns if not isinstance(record.get(name), str)]
         if missing:
             raise ValueError(
-                f"{path}, line {line}: the row has no text {missing}. Received: {[*record]}"
+                f"{path}, line {line}: the row lacks the texts {missing}. Received: {[*record]}"
             )
         yield line, record
 
 
 def _stems(path: str, context: str, stem: str, ending: str, identifier: str) -> Iterator[Located]:
-    """Yields rows of a context and four choices; each is the stem followed by an ending."""
+    """Yields rows of a context and four choices; each choice is the stem followed by an ending.
+
+    `context`, `stem` and `identifier` are names of columns, `ending` is the prefix of the columns
+    `ending0` to `ending3`.
+    """
     endings = [f"{ending}{number}" for number in range(4)]
     for line, record in _records(path, [context, stem, *endings]):
         choices = [f"{record[stem]} {record[name]}" for name in endings]
@@ -108,8 +115,8 @@ def _codah(path: str) -> Iterator[Located]:
     for line, fields in DataFile(path).rows("\t", quoted=False):
         if len(fields) != 7:
             raise ValueError(
-                f"{path}, line {line}: CODAH has 7 columns (category, prompt, 4 endings, label). "
-                f"Received: {len(fields)}"
+                f"{path}, line {line}: a row of CODAH must have 7 columns (category, prompt, 4 "
+                f"endings, label). Received: {len(fields)}"
             )
         _, prompt, *endings, label = fields
         yield path, line, (prompt, endings, _label(path, line, label, 4), None)
@@ -131,11 +138,10 @@ def _race(path: str) -> Iterator[Located]:
 
 
 def _article(where: str, record: object) -> Iterator[Row]:
-    """Yields one row per question of a RACE record.
+    """Yields a row for each question of a RACE record: an article with lists of questions.
 
-    Args:
-        where: file and line of the record, for messages.
-        record: an article with lists of questions, options and answers, or with one of each.
+    A record may also be an article with one `question`. `where` is the origin of the record for
+    error messages.
     """
     if isinstance(record, dict) and "question" in record:
         answer = [record["answer"]] if "answer" in record else None
@@ -144,7 +150,9 @@ def _article(where: str, record: object) -> Iterator[Row]:
         questions, options = record.get("questions"), record.get("options")
         answers = record.get("answers")
     else:
-        raise ValueError(f"{where}: an article is an object. Received: {type(record).__name__}")
+        raise ValueError(
+            f"{where}: an article must be a JSON object. Received: {type(record).__name__}"
+        )
     if not (
         isinstance(record.get("article"), str)
         and isinstance(questions, list)
@@ -155,8 +163,9 @@ def _article(where: str, record: object) -> Iterator[Row]:
         and all(_are_choices(texts) for texts in options)
     ):
         raise ValueError(
-            f"{where}: RACE has a text 'article', and as many 'questions', 'options' (lists of "
-            f"texts) and 'answers' as each other. Received: {[*record]}"
+            f"{where}: an article of RACE must have a string 'article' and lists of the same "
+            "length: 'questions', 'options' (lists of strings) and optionally 'answers'. "
+            f"Received: {[*record]}"
         )
     identifier = record.get("example_id", record.get("id"))
     for number, (question, texts) in enumerate(zip(questions, options, strict=True)):

@@ -77,7 +77,8 @@ def read_conllu(path: PathLike, *, column: int | str = "upos") -> Table:
 
     Raises:
         FileNotFoundError: no file matches.
-        ValueError: a line without ten columns, an invalid id, or a word without the tag.
+        ValueError: a line without ten columns, an invalid id, an unknown column, or a word without
+            the tag (`_`), which only "lemma", "feats", "deps" and "misc" may have.
 
     Example:
         >>> import tempfile
@@ -110,11 +111,12 @@ def _read_universal(path: str, column: int | str) -> Table:
         for line, fields in words:
             if not re.fullmatch(r"\d+([-.]\d+)?", fields[0]):
                 raise ValueError(
-                    f"{path}, line {line}: an id is 1, 1-2 or 1.1. Received: {fields[0]!r}"
+                    f"{path}, line {line}: an id must have the form 1, 1-2 or 1.1. Received: "
+                    f"{fields[0]!r}"
                 )
         kept = [(line, fields) for line, fields in words if fields[0].isdigit()]
         if not kept:
-            raise ValueError(f"{path}, line {words[0][0]}: a sentence without words")
+            raise ValueError(f"{path}, line {words[0][0]}: a sentence must have words")
         for line, fields in kept:
             if fields[tag_at] == "_" and CONLLU[tag_at] not in ("feats", "deps", "misc", "lemma"):
                 raise ValueError(f"{path}, line {line}: the word has no {CONLLU[tag_at]} (it is _)")
@@ -129,9 +131,9 @@ Word = tuple[int, list[str]]  # number of the line, and its columns
 
 
 def _sentences(path: str, width: int = 0) -> Iterator[tuple[list[Word], list[str]]]:
-    """Yields (words, comments before or among them) for each sentence.
+    """Yields (words, comments before or among them) for each sentence; a word is (line, fields).
 
-    All words have the same number of columns.
+    All words must have the same number of columns, else it raises ValueError.
 
     Args:
         path: path of the file.
@@ -190,8 +192,8 @@ def _position(path: str, column: int | str, names: Sequence[str], width: int) ->
         lower = [name.lower() for name in names]
         if column.lower() not in lower:
             raise ValueError(
-                f"{path} has no column called {column!r}; its names are {list(names)} "
-                "(give names=, or the position)"
+                f"{path} has no column {column!r}; its columns are {list(names)} (pass names=, or "
+                "a position)"
             )
         column = lower.index(column.lower())
     if not -width <= column < width:
@@ -206,8 +208,8 @@ def _table(path: str, sentences: list[list[Word]], word_at: int, tag_at: int) ->
         for number, fields in words:
             if not fields[word_at] or not fields[tag_at]:
                 raise ValueError(
-                    f"{path}, line {number}: a word and its tag are not empty. "
-                    f"Received: {fields[word_at]!r} and {fields[tag_at]!r}"
+                    f"{path}, line {number}: a word and its tag must not be empty. Received: "
+                    f"{fields[word_at]!r} and {fields[tag_at]!r}"
                 )
     return Table(
         {

@@ -31,17 +31,17 @@ def format_of(path: str) -> str:
     """Returns the format by the suffix of a path: "lines", "csv", "tsv" or "jsonl".
 
     Raises:
-        ValueError: unknown suffix.
+        ValueError: unknown suffix, or the path of a pipe.
     """
     if is_stream(path):
         raise ValueError(
-            "A pipe has no suffix that gives its format: write it into a file, or read it by "
-            f"kbert.data.read_table(path, format=…). Received: {path!r}"
+            "The format of a pipe cannot be inferred from a suffix: write it to a file, or pass "
+            f"the format to kbert.data.read_table(path, format=…). Received: {path!r}"
         )
     suffix = os.path.splitext(path.removesuffix(".gz"))[1].lower()
     if suffix not in _FORMATS:
         raise ValueError(
-            f"The suffix of the input gives its format: {', '.join(_FORMATS)}, each also with "
+            f"The suffix of the input must name its format: {', '.join(_FORMATS)}, each also with "
             f".gz. Received: {path!r}"
         )
     return _FORMATS[suffix]
@@ -65,7 +65,7 @@ class DataFile(File):
         for block in self._blocks():
             if b"\0" in block:
                 line = lines + block.count(b"\n", 0, block.index(b"\0"))
-                raise ValueError(f"{self.name}, line {line}: a NUL byte, which no text holds")
+                raise ValueError(f"{self.name}, line {line}: text must not contain a NUL byte")
             lines += block.count(b"\n")
             yield block
 
@@ -83,12 +83,19 @@ class DataFile(File):
             yield number, line.decode().removesuffix("\r")
 
     def rows(self, delimiter: str, quoted: bool) -> Iterator[tuple[int, list[str]]]:
-        """Yields (line, fields) of every row of CSV or TSV, see `delimited.parse_rows`."""
+        """Yields (line from 1, fields) of every row of CSV or TSV that is not blank.
+
+        `delimiter` is the character between fields; `quoted` says whether double quotes may enclose
+        a field. Errors are those of `delimited.parse_rows`.
+        """
         lines = (f"{line.decode()}\n" for _, line in self.numbered_lines())
         return parse_rows(lines, self.name, delimiter, quoted)
 
     def objects(self) -> Iterator[tuple[int, dict]]:
-        """Yields (line, object) of every line of JSON that is not blank."""
+        """Yields (line, object) of every line of JSON that is not blank.
+
+        A line that is not a JSON object raises ValueError.
+        """
         begun = False
         for number, line in self.lines():
             if line.strip():
@@ -138,12 +145,15 @@ def json_object(where: str, line: str) -> dict:
     except ValueError as error:
         raise ValueError(f"{where} is not JSON: {error}. Received: {line[:80]!r}") from None
     if not isinstance(record, dict):
-        raise ValueError(f"{where}: a line holds one JSON object. Received: {line[:80]!r}")
+        raise ValueError(f"{where}: a line must be one JSON object. Received: {line[:80]!r}")
     return record
 
 
 def warn_of(path: str, what: str, rows: Sequence[object]) -> None:
-    """Logs a warning about some rows of a file, with their number and the first ten, if any."""
+    """Logs a warning that lists the first ten of some `rows` (line numbers or ids) of a file.
+
+    `what` follows the number of rows in the message. Without rows nothing is logged.
+    """
     if rows:
         more = ", …" if len(rows) > 10 else ""
         logging.warning(
@@ -153,6 +163,8 @@ def warn_of(path: str, what: str, rows: Sequence[object]) -> None:
 
 def read_parts(pattern: str, read: Callable[[str], Iterator[Table]]) -> Iterator[Table]:
     """Yields the tables of each file of a path or pattern, in the order of file names.
+
+    `read` is a function from the path of a file to its tables.
 
     Raises:
         FileNotFoundError: no file matches.
@@ -171,7 +183,10 @@ def read_parts(pattern: str, read: Callable[[str], Iterator[Table]]) -> Iterator
 
 
 def read_files(pattern: str, read: Callable[[str], Table]) -> Table:
-    """Reads all files of a path or pattern and concatenates their rows, see `read_parts`."""
+    """Reads all files of a path or pattern into one table; `read` makes the table of a file.
+
+    Rows are in the order of file names. The errors are those of `read_parts`.
+    """
     tables = list(read_parts(pattern, lambda path: iter([read(path)])))
     if len(tables) == 1:
         return tables[0]

@@ -11,6 +11,8 @@ def read_split(
 ) -> Table:
     """Reads the table of `tfds:NAME[/CONFIG][:SPLIT]`, with class labels as names.
 
+    A column of class labels that are all -1, as in unlabelled test splits, is left out.
+
     Args:
         path: name of the data set, with the prefix `tfds:`.
         columns: name in the table -> feature; None reads every feature that is not nested.

@@ -45,7 +45,7 @@ def parse_rows(
         if len(fields) != width:
             hint = ""
             if not quoted and any(field.startswith('"') for field in fields):
-                hint = "; if fields are quoted, say so (quoted=True)"
+                hint = "; if fields are quoted, pass quoted=True"
             raise ValueError(
                 f"{source}, line {line}: the row has {len(fields)} columns, the first row has "
                 f"{width}{hint}. Received: {fields!s:.80}"

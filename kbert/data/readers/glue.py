@@ -48,7 +48,7 @@ def read_glue(
         {'text': ['A gem .'], 'label': ['positive']}
     """
     if on_error not in ("raise", "count"):
-        raise ValueError(f"on_error is 'raise' or 'count'. Received: {on_error!r}")
+        raise ValueError(f"on_error must be 'raise' or 'count'. Received: {on_error!r}")
     described = glue_task(task)
     path = _file(described, os.fspath(path), split)
     numbered = [(line, text.split("\t")) for line, text in DataFile(path).lines() if text]
@@ -73,9 +73,9 @@ def read_glue(
         for name, value in row.items():
             columns[name].append(value)
         lines.append(line)
-    warn_of(path, "malformed rows are left out, at the lines", malformed)
+    warn_of(path, "malformed rows are skipped, at the lines", malformed)
     if without_gold:
-        logging.warning("%s: %d rows have no gold label and are left out", path, without_gold)
+        logging.warning("%s: %d rows have no gold label and are skipped", path, without_gold)
     if not lines:
         raise ValueError(f"{path} holds no rows below its header")
     return Table(columns, source=path, lines=lines)
@@ -84,7 +84,9 @@ def read_glue(
 def _file(task: GlueTask, path: str, split: str | None) -> str:
     if not is_dir(path):
         if split is not None:
-            raise ValueError(f"A split is of a folder. Received: the file {path} and {split!r}")
+            raise ValueError(
+                f"split requires a folder. Received: the file {path} and split={split!r}"
+            )
         return path
     if split not in task.files:
         raise ValueError(
@@ -97,11 +99,15 @@ def _file(task: GlueTask, path: str, split: str | None) -> str:
     for candidate in (*candidates, *(f"{file}.gz" for file in candidates)):
         if is_file(candidate):
             return candidate
-    raise FileNotFoundError(f"None of these files is there (nor with .gz): {candidates}")
+    raise FileNotFoundError(f"None of these files exists (nor with .gz): {candidates}")
 
 
 def _places(task: GlueTask, path: str, first: list[str]) -> tuple[dict[str, int], bool]:
-    """Returns the mapping table column -> file column, and whether the first row is a header."""
+    """Returns name in the table -> index of the file's column, and whether the file has a header.
+
+    `first` has the fields of the first row of the file at `path`. A file without the task's columns
+    raises ValueError.
+    """
     header = [name.lower() for name in first]
     columns = ("first", "second") if task.is_pair else ("text",)
     known = (tuple(map(str.lower, task.texts)), *(_PAIRS if task.is_pair else ()))
@@ -120,8 +126,8 @@ def _places(task: GlueTask, path: str, first: list[str]) -> tuple[dict[str, int]
         if first[label] in task.values.values():
             return {"text": text, "label": label}, False
     raise ValueError(
-        f"{path}, line 1: not a file of {task.name}, whose header has {list(task.texts)} and, "
-        f"where it is labelled, {task.label_header!r}. Received: {first!s:.200}"
+        f"{path}, line 1: the header of a file of {task.name} must have {list(task.texts)} and, "
+        f"if the file is labelled, {task.label_header!r}. Received: {first!s:.200}"
     )
 
 

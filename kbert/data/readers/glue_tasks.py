@@ -20,14 +20,15 @@ def glue_task(name: str) -> GlueTask:
     key = name.lower().replace("-", "").replace("_", "")
     if key not in GLUE:
         close = difflib.get_close_matches(key, GLUE, n=2) or list(GLUE)
-        raise ValueError(f"No such task of GLUE; close names are {close}. Received: {name!r}")
+        raise ValueError(f"The task must be one of GLUE, such as {close}. Received: {name!r}")
     return GLUE[key]
 
 
 def glue_scores(task: GlueTask, labels: Sequence, answers: Sequence) -> dict[str, float]:
-    """Computes the official metrics of a task.
+    """Returns name -> value of the official metrics of a task.
 
-    Labels and answers are names for a classification task, numbers for a regression task.
+    Labels and answers (predictions) are names for a classification task, numbers for a regression
+    task, one of each per row.
 
     Example:
         >>> glue_scores(glue_task("STS-B"), [0.0, 2.5, 5.0], [1.0, 2.0, 400.0])["spearman"]

@@ -45,13 +45,13 @@ def read_squad(path: PathLike, *, on_error: str = "raise") -> Table:
         ([['Ann']], [[0]])
     """
     if on_error not in ("raise", "count"):
-        raise ValueError(f"on_error is 'raise' or 'count'. Received: {on_error!r}")
+        raise ValueError(f"on_error must be 'raise' or 'count'. Received: {on_error!r}")
     table = read_files(os.fspath(path), lambda file: _read(file, on_error))
     seen: dict[str, int] = {}
     for row, identifier in enumerate(table["id"]):
         if identifier in seen:
             raise ValueError(
-                f"Every question has its own id. Received: {identifier!r} in "
+                f"Question ids must be unique. Received: {identifier!r} in "
                 f"{table.place(seen[identifier])} and {table.place(row)}"
             )
         seen[identifier] = row
@@ -93,7 +93,7 @@ def _read(path: str, on_error: str) -> Table:
             text = answers[len(starts)][0]
             if on_error == "raise":
                 raise ValueError(
-                    f"{where}: the answer is nowhere in its context{_why(context, text)}. "
+                    f"{where}: the answer does not occur in its context{_why(context, text)}. "
                     f"Received: {text!r:.80}"
                 )
             lost.append(question["id"])
@@ -104,31 +104,35 @@ def _read(path: str, on_error: str) -> Table:
         columns["answers"].append([text for text, _ in answers])
         columns["answer_starts"].append(starts)
     warn_of(path, "answers did not begin at their answer_start and were moved:", moved)
-    warn_of(path, "questions are left out, their answers being nowhere in the context:", lost)
+    warn_of(path, "questions are skipped because their answers do not occur in the context:", lost)
     if not columns["id"]:
         raise ValueError(f"{path} holds no questions")
     if unlabelled:
         if len(unlabelled) < len(columns["id"]) + len(lost):
             raise ValueError(
-                f"{path}, question {unlabelled[0]}: it has no 'answers' where others have them"
+                f"{path}, question {unlabelled[0]}: 'answers' is missing, but other questions "
+                "have it"
             )
         del columns["answers"], columns["answer_starts"]
     return Table(columns, source=path)
 
 
 def _questions(path: str, content: object) -> Iterator[tuple[str, dict]]:
-    """Yields (context, question) of a file, after a check of the keys and types that are read."""
+    """Yields (context, question) for each question of `content`, the parsed JSON of a file.
+
+    A missing key or a wrong type raises ValueError.
+    """
     for article in _list(path, content, "data"):
         for paragraph in _list(path, article, "paragraphs"):
             if not isinstance(paragraph, dict) or not isinstance(paragraph.get("context"), str):
-                raise ValueError(f"{path}: a paragraph has no text 'context'")
+                raise ValueError(f"{path}: a paragraph must have a string 'context'")
             for question in _list(path, paragraph, "qas"):
                 if not isinstance(question, dict) or not all(
                     isinstance(question.get(key), str) for key in ("id", "question")
                 ):
                     raise ValueError(
-                        f"{path}: a question has the texts 'id' and 'question'. "
-                        f"Received: {question!s:.80}"
+                        f"{path}: a question must have the strings 'id' and 'question'. Received: "
+                        f"{question!s:.80}"
                     )
                 yield paragraph["context"], question
 
@@ -136,7 +140,7 @@ def _questions(path: str, content: object) -> Iterator[tuple[str, dict]]:
 def _list(path: str, value: object, key: str) -> list:
     if not isinstance(value, dict) or not isinstance(value.get(key), list):
         found = sorted(value) if isinstance(value, dict) else type(value).__name__
-        raise ValueError(f"{path}: SQuAD has a list under {key!r} here. Received: {found}")
+        raise ValueError(f"{path}: SQuAD requires a list {key!r} here. Received: {found}")
     return value[key]
 
 
@@ -151,19 +155,23 @@ def _answers(where: str, question: dict) -> list[tuple[str, int]]:
         for answer in answers
     ):
         raise ValueError(
-            f"{where}: an answer has a 'text' and the character 'answer_start'. "
-            f"Received: {answers!s:.80}"
+            f"{where}: an answer must have a string 'text', not empty, and an integer "
+            f"'answer_start'. Received: {answers!s:.80}"
         )
     if "answers" in question and impossible is not None and bool(answers) == bool(impossible):
         raise ValueError(
-            f"{where}: a question has answers or is impossible, one of the two. Received: "
+            f"{where}: a question must either have answers or be impossible. Received: "
             f"is_impossible={impossible} and {len(answers)} answers"
         )
     return [(answer["text"], answer["answer_start"]) for answer in answers]
 
 
 def _why(context: str, text: str) -> str:
-    """Explains a missing answer for an error message, if only the Unicode normal form differs."""
+    """Explains why an answer's `text` is not in its context, if only the normal form differs.
+
+    Returns the end of a sentence for an error message, or "" if the text is in the context neither
+    in Unicode's NFC nor in NFKC.
+    """
     for form in ("NFC", "NFKC"):
         if unicodedata.normalize(form, text) in unicodedata.normalize(form, context):
             forms = [
@@ -174,15 +182,18 @@ def _why(context: str, text: str) -> str:
                 for value in (text, context)
             ]
             return (
-                f" as it is written, but in Unicode's {form} it is: the answer is in {forms[0]}, "
-                f"the context in {forms[1]}. unicodedata.normalize({form!r}, …) makes both alike; "
+                f" as written, but it does in Unicode's {form}: the answer is in {forms[0]}, the "
+                f"context in {forms[1]}. Apply unicodedata.normalize({form!r}, …) to both; "
                 "answer_start counts the characters of the result"
             )
     return ""
 
 
 def _nearest(context: str, text: str, start: int) -> int | None:
-    """Returns the start of the occurrence of `text` in `context` nearest to `start`, or None."""
+    """Returns the start of the occurrence of `text` in `context` nearest to `start`.
+
+    Of two that are equally near, it is the earlier one. The result is None without an occurrence.
+    """
     if start >= 0 and context.startswith(text, start):
         return start
     after = context.find(text, max(start, 0))

@@ -27,7 +27,7 @@ def check_glue_submission(task: str, answers: int) -> GlueTask:
     """
     described = glue_task(task)
     if not described.test_rows:
-        raise ValueError(f"GLUE's server takes answers to its own tasks. Received: {task}")
+        raise ValueError(f"GLUE's server accepts answers to its own tasks only. Received: {task}")
     if answers != described.test_rows:
         raise ValueError(
             f"The test set of {described.name} has {described.test_rows} rows. "
@@ -40,8 +40,9 @@ def write_glue_submission(task: str, answers: Sequence[str | int | float], path:
     """Writes the predictions for a test set in the format of GLUE's server.
 
     The file has the header `index TAB prediction`, then a line for each row of the test file:
-    0 or 1 for CoLA, SST-2, MRPC, QQP and WNLI, the name of the label for MNLI, QNLI, RTE and AX, a
-    score between 0 and 5 with three decimals for STS-B. A submission is a zip of all eleven.
+    0 or 1 for CoLA, SST-2, MRPC, QQP and WNLI, the name of the label for MNLI, QNLI, RTE and AX.
+    For STS-B it is the score with three decimals, clipped to 0 … 5. A submission is a zip of all
+    eleven.
 
     Args:
         task: name of a GLUE task, such as "SST-2"; case and hyphens do not matter. "MNLI" is the
@@ -53,8 +54,8 @@ def write_glue_submission(task: str, answers: Sequence[str | int | float], path:
         The path of the file.
 
     Raises:
-        ValueError: the number of answers differs from the test set's, or an answer is not a label
-            of the task.
+        ValueError: the server has no such task, the number of answers differs from the test set's,
+            or an answer is not a label of the task or not a finite score.
 
     Example:
         >>> import tempfile

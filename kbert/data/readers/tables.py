@@ -102,8 +102,8 @@ def table_parts(path: PathLike, size: int = PART_ROWS, **options: Any) -> Iterat
     path = os.fspath(path)
     if path.startswith("tfds:") or size < 1:
         raise ValueError(
-            "Parts are of a file, 1 row or more each; a TensorFlow data set gives its rows by "
-            f"as_numpy_iterator(). Received: {path}, size={size}"
+            "table_parts requires a file and a size of at least 1; read a TensorFlow dataset "
+            f"with as_numpy_iterator(). Received: {path}, size={size}"
         )
     options = {**(read_table.__kwdefaults__ or {}), **options}
     yield from read_parts(path, functools.partial(_parts_of_file, size=size, **options))
@@ -122,9 +122,12 @@ def _parts_of_file(
     numeric_labels: bool,
     label_separator: str | None,
 ) -> Iterator[Table]:
-    """Yields parts of at most `size` rows; with None, the whole file."""
+    """Yields tables of at most `size` rows of a file, or with None one table of all rows.
+
+    The other arguments are those of `read_table`.
+    """
     if numeric_labels and label_separator is not None:
-        raise ValueError("Labels are numbers or lists of names, not both")
+        raise ValueError("Pass numeric_labels or label_separator, not both")
     kind = format or format_of(path)
     if kind == "lines":
         yield from _read_lines(path, size, _there(columns, ["text"], optional))
@@ -137,7 +140,7 @@ def _parts_of_file(
             yield _convert_labels(table, numeric_labels, label_separator)
     else:
         raise ValueError(
-            f"format is 'csv', 'tsv', 'jsonl' or 'lines'. Received: {format!r} for {path}"
+            f"format must be 'csv', 'tsv', 'jsonl' or 'lines'. Received: {format!r} for {path}"
         )
 
 
@@ -151,7 +154,10 @@ def _chunks(rows: Iterator, size: int | None, begin: Sequence = ()) -> Iterator[
 def _there(
     columns: Mapping[str, str | int] | None, names: Sequence[str], optional: Collection[str]
 ) -> Mapping[str, str | int] | None:
-    """Returns the columns to read, without optional columns whose names are not in the file."""
+    """Returns `columns` (name in the table -> in the file) without optional ones the file lacks.
+
+    `names` are the columns of the file, `optional` are names in the table. None stays None.
+    """
     if columns is None:
         return None
     return {ours: x for ours, x in columns.items() if ours not in optional or x in names}
@@ -163,7 +169,7 @@ def _read_lines(
     wanted = columns or {"text": "text"}
     if unknown := {name: there for name, there in wanted.items() if there not in ("text", 0)}:
         raise ValueError(
-            f"{path} holds a text a line, one column: it is called 'text', or 0 by its position. "
+            f"{path} has one column, a text per line: name it 'text', or 0 by its position. "
             f"Received: columns={unknown}"
         )
     for lines in _chunks(DataFile(path).lines(), size):
@@ -193,8 +199,8 @@ def _read_delimited(
     width = len(first[1])
     if columns is None and not header:
         raise ValueError(
-            f"{path} is read without a header: say which column is which, such as "
-            f"columns={{'text': 0}}. Its first row has {width} columns"
+            f"{path} is read without a header: name its columns, such as columns={{'text': 0}}. "
+            f"Its first row has {width} columns"
         )
     columns = _there(columns, names, optional)
     positions = {
@@ -219,7 +225,7 @@ def _position(path: str, column: str | int, names: list[str], width: int) -> int
         close = difflib.get_close_matches(column, names, n=1)
         hint = f"; did you mean {close[0]!r}" if close and close[0] != column else ""
         raise ValueError(
-            f"{path}, line 1: one column must be called {column!r}. Received: {names}{hint}"
+            f"{path}, line 1: exactly one column must be named {column!r}. Received: {names}{hint}"
         )
     return names.index(column)
 
@@ -228,8 +234,8 @@ def _convert_labels(table: Table, numeric: bool, separator: str | None) -> Table
     if "label" not in table:
         if numeric or separator is not None:
             raise ValueError(
-                f"There is no column 'label' in {table.place(0)}; it has {list(table.columns)}: "
-                "name it with columns="
+                f"There is no column 'label' in {table.place(0)}, only {list(table.columns)}: name "
+                "it with columns="
             )
         return table
     convert: Callable[[int, str], object]
@@ -256,7 +262,7 @@ def _convert_labels(table: Table, numeric: bool, separator: str | None) -> Table
 
 
 def _strip_labels(table: Table) -> Table:
-    """Strips white space around the names of classes, as for the other formats."""
+    """Strips white space around names in the columns `label` and `labels`, even inside lists."""
 
     def strip(label: object) -> object:
         if isinstance(label, list):
@@ -270,7 +276,7 @@ def _strip_labels(table: Table) -> Table:
 
 
 def json_lines(path: str) -> list[tuple[int, dict]]:
-    """Returns (line, object) of every line that is not blank.
+    """Returns (line from 1, object) of every line of a JSON lines file that is not blank.
 
     Raises:
         ValueError: a line is not a JSON object, or the file has no objects.
@@ -294,7 +300,8 @@ def _read_json_lines(
             wanted = _there(columns, [*first], optional) or {name: name for name in first}
         if not wanted:
             raise ValueError(
-                f"{path}, line {found[0][0]}: the object is empty, and names no columns"
+                f"{path}, line {found[0][0]}: the first object must name the columns. Received: "
+                "an empty object"
             )
         for line, record in found:
             missing = sorted(set(wanted.values()) - set(record), key=str)

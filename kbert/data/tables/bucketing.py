@@ -80,20 +80,20 @@ def bucketed_batches(
     """
     if batch_size % num_hosts or not 0 <= host_index < num_hosts:
         raise ValueError(
-            "A batch must divide into equal parts for every host. "
+            "batch_size must be a multiple of num_hosts, and host_index from 0 to num_hosts - 1. "
             f"Received: batch_size={batch_size}, num_hosts={num_hosts}, host_index={host_index}"
         )
     if not len(rows) or batch_size < 1:
         raise ValueError(
-            "Batches need rows, and a batch_size of 1 or more. "
-            f"Received: {len(rows)} rows, batch_size={batch_size}"
+            "Batches require at least one row, and batch_size must be at least 1. Received: "
+            f"{len(rows)} rows, batch_size={batch_size}"
         )
     steps = math.ceil(len(rows) / batch_size)
     first_epoch, first_batch = int(start[0]), int(start[1])
     if first_epoch < 0 or not 0 <= first_batch < steps:
         raise ValueError(
-            f"start must be the position of a batch; an epoch has {steps} of them. "
-            f"Received: {tuple(start)}"
+            f"start must be the position of a batch; an epoch has {steps} batches. Received: "
+            f"{tuple(start)}"
         )
     share = batch_size // num_hosts
     own_rows = slice(host_index * share, (host_index + 1) * share)
@@ -191,7 +191,7 @@ class ArrayBatches:
 
     @property
     def element_spec(self) -> dict[str, np.ndarray]:
-        """A batch, which shows the names, types and shapes of the features."""
+        """The first batch, which shows the names, types and shapes of the features."""
         return next(iter(self))
 
     def __iter__(self) -> Iterator[dict[str, np.ndarray]]:
@@ -222,7 +222,10 @@ class ArrayBatches:
         return order.reshape(shape)[places], weights.reshape(shape)[places]
 
     def _draws(self, epoch: int, what: int, count: int) -> np.ndarray:
-        """Returns random numbers of `_RANDOM_BITS` bits, (count,) int64; zeros without a seed."""
+        """Returns random numbers of 40 bits for an epoch, (count,) int64; zeros without a seed.
+
+        `what` is 0 for the draws of rows, 1 for those of batches.
+        """
         if self.seed is None:
             return np.zeros(count, np.int64)
         bits = fold_arrays(fold_arrays(fold_arrays(self.seed, epoch), what), np.arange(count))
@@ -240,21 +243,32 @@ class ArrayBatches:
 
 
 class Keys:
-    """Sorting keys of the rows and batches of an epoch: the bucket, then random bits if seeded."""
+    """Sorting keys that shuffle the rows and the batches of an epoch.
+
+    The key of a row is its bucket, then random bits; that of a batch has random bits only. Without
+    a seed (None) there are none, so sorting keeps the order. `buckets` (N,) int64 has a number for
+    each row; rows of equal number, such as rows of similar length, are sorted next to each other.
+    """
 
     def __init__(self, buckets: tf.Tensor, seed: int | None) -> None:
         self.buckets = buckets
         self.seed = seed
 
     def rows(self, epoch: tf.Tensor, numbers: tf.Tensor | None = None) -> tf.Tensor:
-        """Returns the keys of rows, (N,) int64; the rows' `numbers` are 0, 1, … by default."""
+        """Returns the sorting keys of the rows in an epoch, (N,) int64.
+
+        `numbers` (N,) are the rows' numbers in the data set; None is 0, 1, ….
+        """
         numbers = tf.range(tf.size(self.buckets)) if numbers is None else numbers
         return self.buckets * 2**_RANDOM_BITS + self._draws(numbers, epoch, 0)
 
     def batches(
         self, steps: int, epoch: tf.Tensor, first: tf.Tensor | int = 0, count: Any = None
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns an epoch's batches in their order, (S,) int32, and positions, (S, 3) int32.
+        """Returns the shuffled order of S batches, (S,) int32, and their positions, (S, 3) int32.
+
+        Batches are counted from `first`. Each position resumes after the batch that comes at that
+        place of the order.
 
         Args:
             steps: number of batches in the epoch.
@@ -269,7 +283,10 @@ class Keys:
         return order, tf.stack([after // steps, after % steps, tf.zeros_like(after)], 1)
 
     def _draws(self, numbers: tf.Tensor, epoch: tf.Tensor, what: int) -> tf.Tensor:
-        """Returns a random int64 for each of the numbers, (n,); zeros without a seed."""
+        """Returns a random number of 40 bits, int64, for each of the `numbers` (n,) in an epoch.
+
+        It is 0 without a seed. `what` is 0 for the draws of rows, 1 for those of batches.
+        """
         if self.seed is None:
             return tf.zeros(tf.shape(numbers), tf.int64)
         bits = fold(fold(fold(self.seed, epoch), what), numbers)
@@ -281,7 +298,11 @@ class Keys:
 def _plan(
     keys: Keys, batch_size: int, epoch: tf.Tensor, numbers: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns the rows of a window's batches, (S, B) int32, and their weights, (S, B) float32."""
+    """Divides the rows of a window into batches of `batch_size` rows with similar keys.
+
+    `numbers` (W,) are the rows' numbers in the data set. Returns indices of rows in the window,
+    (S, B) int32, and their weights, (S, B) float32: 0 for the copies that fill a batch, else 1.
+    """
     order = tf.argsort(keys.rows(epoch, numbers), stable=True)  # (W,) int32
     # Copies of the shortest row go into the batch of the shortest rows, where they cost least.
     copies = -tf.size(order) % batch_size

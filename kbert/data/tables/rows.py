@@ -54,7 +54,7 @@ class Rows:
         sizes |= {"lengths": len(self.lengths), "examples": len(self.examples)}
         if len(set(sizes.values())) > 1:
             shown = ", ".join(f"{name} {size}" for name, size in sizes.items())
-            raise ValueError(f"All columns must have one entry a row. Received: {shown}")
+            raise ValueError(f"All columns must have one entry per row. Received: {shown}")
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -86,21 +86,31 @@ class Rows:
         return crc
 
     def gather(self, index: Any) -> dict[str, tf.Tensor | tf.RaggedTensor]:
-        """Returns all columns at the rows `index`, (B,) integers; runs in a graph or eagerly."""
+        """Returns name -> (B, …) of all columns at the rows `index`, (B,) integers.
+
+        Runs in a graph or eagerly.
+        """
         return gather(self.columns, index)
 
     def first(self, count: int) -> Rows:
-        """Returns rows in memory, like `StoredRows.first`; here all rows, whatever `count`."""
+        """Returns all rows, whatever `count`; `StoredRows.first` loads that many into memory."""
         return self
 
     def order(self, epoch: tf.Tensor, seed: int | None) -> tuple[tf.Tensor, ...]:
-        """Returns an empty order: there is only one window. See `StoredRows.order`."""
+        """Returns an empty tuple: there is only one window, so `window` needs no order.
+
+        The arguments are those of `StoredRows.order`, and have no effect.
+        """
         return ()
 
     def window(
         self, order: tuple[tf.Tensor, ...], first: tf.Tensor, stop: tf.Tensor
     ) -> tf.data.Dataset:
-        """Returns the only window of every epoch, with all rows; see `StoredRows.window`."""
+        """Returns a dataset of one element: the only window of every epoch, with all rows.
+
+        It is (columns, lengths (N,) int64, numbers of the rows (N,) int32). The arguments are those
+        of `StoredRows.window`, and have no effect.
+        """
         with tf.init_scope():  # an eager tensor, not a constant inside the graph
             lengths = tf.constant(self.lengths, tf.int64)
         return tf.data.Dataset.from_tensors((self.columns, lengths, tf.range(len(self))))
@@ -109,7 +119,7 @@ class Rows:
 def gather(
     columns: dict[str, tf.Tensor | tf.RaggedTensor], index: Any
 ) -> dict[str, tf.Tensor | tf.RaggedTensor]:
-    """Returns all columns at the rows `index`, (B,) integers."""
+    """Returns name -> (B, …) of all columns at the rows `index`, (B,) integers."""
     return {name: _taken(column, index) for name, column in columns.items()}
 
 
@@ -120,7 +130,7 @@ def _taken(column: Any, index: Any) -> Any:
 
 
 def join(parts: Sequence[tf.RaggedTensor | Ragged]) -> tf.RaggedTensor | Ragged:
-    """Concatenates the parts of a ragged column.
+    """Concatenates the parts of a ragged column, all of one of the two types.
 
     >>> join([Ragged.of([[1]]), Ragged.of([[2, 3]])]).to_list()
     [[1], [2, 3]]

@@ -71,7 +71,7 @@ class Column:
 
     @classmethod
     def of(cls, name: str, column: Any) -> Column:
-        """Returns the layout of a column, (N, …).
+        """Returns the layout of a column, an array or a ragged tensor (N, …), under this name.
 
         Raises:
             ValueError: a record cannot store values of this type.
@@ -83,8 +83,8 @@ class Column:
         dtype = tf.as_dtype(column.dtype).name
         if dtype not in _DTYPES:
             raise ValueError(
-                f"Rows on disk hold numbers: {', '.join(_DTYPES)}. Received: a column {name!r} of "
-                f"{dtype}"
+                f"Stored rows must contain numbers: {', '.join(_DTYPES)}. Received: a column "
+                f"{name!r} of {dtype}"
             )
         shape = tuple(column.shape[1:])
         return cls(name=name, dtype=dtype, shape=shape, levels=levels, lengths=lengths)
@@ -101,7 +101,11 @@ class Column:
         return {**lengths, self.name: self.dtype}
 
     def cut(self, column: Any) -> Callable[[int, int], dict[str, np.ndarray]]:
-        """Returns a function (begin, end) -> arrays of the rows `begin … end - 1` of a column."""
+        """Returns a function that gives the arrays of some rows of a column (N, …), for a block.
+
+        From (begin, end) it makes name -> array of the rows `begin … end - 1`, with the names in
+        `dtypes`.
+        """
         splits = []
         while isinstance(column, tf.RaggedTensor):
             splits.append(column.row_splits.numpy())
@@ -118,7 +122,10 @@ class Column:
         return arrays
 
     def join(self, arrays: Mapping[str, tf.Tensor], size: tf.Tensor) -> tf.Tensor | tf.RaggedTensor:
-        """Rebuilds a column of `size` rows from the arrays of blocks; in a graph or eagerly."""
+        """Rebuilds a column of `size` rows from blocks; runs in a graph or eagerly.
+
+        `arrays` is name -> flat values of all blocks together, for the names in `dtypes`.
+        """
         lengths = [arrays[f"{self.name}/{level}"] for level in range(self.levels)]
         size = tf.cast(tf.reduce_sum(lengths[-1]) if lengths else size, tf.int64)
         column = tf.reshape(arrays[self.name], [size, *self.shape])
@@ -186,13 +193,16 @@ class StoredRows:
         """Raises ValueError unless the rows were made with this `identity`, see `write_rows`."""
         if changed := changes(self.note, identity):
             raise ValueError(
-                f"The rows in {self.folder} are of another task, tokenizer or settings: give the "
-                "same, or prepare the data again in another folder. "
+                f"The rows in {self.folder} were prepared for another task, tokenizer or "
+                "settings: use the same ones, or prepare the data again in another folder. "
                 f"Received: {'; '.join(changed)}"
             )
 
     def first(self, count: int) -> Rows:
-        """Loads the first rows, at most `count`, into memory."""
+        """Loads the first rows on disk, at most `count`, into memory.
+
+        Their `examples` are numbered 0, 1, …, since the origin of a row is not stored.
+        """
         stop = min(count, len(self))
         order = self.order(tf.constant(0), None)
         columns, lengths, _ = next(iter(self.window(order, tf.constant(0), tf.constant(stop))))
@@ -276,7 +286,7 @@ class StoredRows:
                     ) from error
         if checksum != self.checksum:
             raise ValueError(
-                f"The records in {self.folder} must have the CRC-32 that {FILE_NAME} says, "
+                f"The records in {self.folder} must have the CRC-32 that {FILE_NAME} lists, "
                 f"{self.checksum}. Received: {checksum}"
             )
 
@@ -349,8 +359,8 @@ def write_rows(
                 _write_shard(output, itertools.chain([table], rest), rows_of)
             if not output.state["rows"]:
                 raise ValueError(
-                    f"Training needs rows. Received: {output.state['examples']} examples that have "
-                    "none"
+                    f"Training requires at least one row. Received: {output.state['examples']} "
+                    "examples without rows"
                 )
             output.save(finished=True)
     return read_rows(folder)
@@ -371,8 +381,8 @@ def read_rows(folder: PathLike) -> StoredRows:
     note = read_note(path, "The note of rows")
     if note is None:
         raise FileNotFoundError(
-            f"Rows on disk are a folder with {FILE_NAME}, as kbert.tasks.prepare_rows writes it; a "
-            f"file is read by kbert.data.read_table. Received: {folder}"
+            f"Stored rows must be a folder with {FILE_NAME}, as kbert.tasks.prepare_rows writes "
+            f"it; read a file with kbert.data.read_table. Received: {folder}"
         )
     version = note.get("format_version")
     if version != FORMAT_VERSION:
@@ -382,8 +392,9 @@ def read_rows(folder: PathLike) -> StoredRows:
     try:
         if not note["finished"]:
             raise ValueError(
-                f"The rows in {folder} are not finished: the call of prepare_rows that was ended "
-                f"finishes them. Received: {note['rows']:,} rows in {len(note['shards'])} shards"
+                f"The rows in {folder} are unfinished: repeat the interrupted call of "
+                f"prepare_rows to finish them. Received: {note['rows']:,} rows in "
+                f"{len(note['shards'])} shards"
             )
         tables = [np.zeros((0, 3), np.int64)]
         for number, shard in enumerate(note["shards"]):
@@ -395,33 +406,37 @@ def read_rows(folder: PathLike) -> StoredRows:
         counts = [rows.num_examples, rows.cut, rows.checksum, len(rows.columns), len(rows)]
     except (TypeError, KeyError) as error:
         raise ValueError(
-            f"{path} is incomplete or was changed: it must hold all that prepare_rows wrote. "
-            f"Received: {type(error).__name__}: {error}"
+            f"{path} is incomplete or was changed: it must contain everything that prepare_rows "
+            f"wrote. Received: {type(error).__name__}: {error}"
         ) from error
     if rows.index[:, 2].sum() != counts[-1] or not 0 < counts[-1] < 2**31:
         raise ValueError(
-            f"{path} must say how many rows the indexes count, from 1 to 2^31 - 1. Received: "
-            f"{counts[-1]} rows, of which the indexes count {rows.index[:, 2].sum()}"
+            f"The number of rows in {path} must be that of the indexes, from 1 to 2^31 - 1. "
+            f"Received: {counts[-1]} rows, {rows.index[:, 2].sum()} in the indexes"
         )
     return rows
 
 
 def _rest(output: Output, tables: Iterator[Table]) -> Iterator[Table]:
-    """Returns the tables without rows on disk; raises if the earlier tables have changed."""
+    """Skips the tables whose rows are on disk, and returns an iterator over the others.
+
+    Raises ValueError if the skipped tables have changed or are fewer than before, or if `output` is
+    finished and others follow.
+    """
     written, source, read = output.state["tables"], 0, 0
     for table in itertools.islice(tables, written):
         read, source = read + 1, _checksum(table, source)
     received = None
     if read < written:
-        received = f"{read} parts, of {written} whose rows are written"
+        received = f"{read} parts, but the rows of {written} are already written"
     elif source != output.state["source"]:
-        received = f"others among the first {output.state['examples']:,} examples"
+        received = f"other examples among the first {output.state['examples']:,}"
     elif output.finished and next(tables, None) is not None:
         received = f"more than {output.state['examples']:,} examples"
     if received:
         raise ValueError(
-            f"The rows in {output.path} were made of other data, or of the same in other parts: "
-            f"choose another folder, or remove this one. Received: {received}"
+            f"The rows in {output.path} were made from other data, or from the same data in other "
+            f"parts: choose another folder or remove this one. Received: {received}"
         )
     return tables
 
@@ -431,7 +446,11 @@ def _checksum(table: Table, before: int) -> int:
 
 
 def _write_shard(output: Output, tables: Iterable[Table], rows_of: Callable[[Table], Rows]) -> None:
-    """Writes one shard, with as many tables as fill it."""
+    """Writes one shard, with the rows of as many tables as fill it, and updates `rows.json`.
+
+    `output` has the state of the folder. `rows_of` makes the rows of a table. Tables that follow
+    are not read.
+    """
     state = dict(output.state)
     path = _shard_path(os.fspath(output.path), len(state["shards"]))
     with records.RecordWriter(path, _INDEX_COLUMNS) as writer:
@@ -459,7 +478,10 @@ def _write_shard(output: Output, tables: Iterable[Table], rows_of: Callable[[Tab
 
 
 def _records(rows: Rows, layout: Iterable[Column]) -> Iterator[tuple[bytes, int]]:
-    """Yields (record of a block, number of its rows)."""
+    """Yields (record, number of rows) for each block of at most `BLOCK_ROWS` rows.
+
+    `layout` has all columns of the rows.
+    """
     columns = {**rows.ragged, **rows.dense, _LENGTHS.name: rows.lengths.astype(np.int64)}
     cuts = [column.cut(columns[column.name]) for column in (*layout, _LENGTHS)]
     for begin in range(0, len(rows), BLOCK_ROWS):

@@ -62,8 +62,8 @@ class Table:
             sizes["source"] = len(self.source)
         if not self.columns or len(set(sizes.values())) > 1:
             raise ValueError(
-                "A table has at least one column, and all columns have the same number of rows. "
-                f"Received: {sizes}"
+                "A table must have at least one column, and all columns must have the same "
+                f"number of rows. Received: {sizes}"
             )
         for name, column in self.columns.items():
             if name in TEXT:
@@ -93,8 +93,9 @@ class Table:
             return self.take(range(len(self))[name])
         if not isinstance(name, str):
             raise ValueError(
-                "In brackets stands the name of a column, or a slice of rows, table[:500]; for "
-                f"single rows see take([0, 2]). Received: {name!r:.80} ({type(name).__name__})"
+                "Index a table by the name of a column or by a slice of rows, such as "
+                f"table[:500]; for single rows use take([0, 2]). Received: {name!r:.80} "
+                f"({type(name).__name__})"
             )
         if name not in self.columns:
             raise ValueError(
@@ -126,7 +127,7 @@ class Table:
         )
 
     def head(self, rows: int = 5) -> "Table":
-        """The first rows.
+        """Returns a table of the first `rows` rows.
 
         >>> Table({"text": ["a", "b", "c"]}).head(2)["text"]
         ['a', 'b']
@@ -134,17 +135,20 @@ class Table:
         return self[:rows]
 
     def rename(self, names: Mapping[str, str]) -> "Table":
-        """Returns a table with columns renamed; `names` is old name -> new name."""
+        """Returns a table with columns renamed; `names` is old name -> new name.
+
+        An old name that does not exist, or two columns with one new name, raise ValueError.
+        """
         for name in names:
             self[name]  # raises if the column does not exist
         renamed = [names.get(name, name) for name in self.columns]
         if len(set(renamed)) < len(renamed):
-            raise ValueError(f"Two columns cannot have one name. Received: {renamed}")
+            raise ValueError(f"Column names must be unique. Received: {renamed}")
         columns = dict(zip(renamed, self.columns.values(), strict=True))
         return Table(columns, source=self.source, lines=self.lines, start=self.start)
 
     def with_column(self, name: str, column: Sequence) -> "Table":
-        """Returns a table with a column added or replaced."""
+        """Returns a table with a column of one value per row added or replaced."""
         columns = {**self.columns, name: column}
         return Table(columns, source=self.source, lines=self.lines, start=self.start)
 
@@ -183,9 +187,9 @@ class Table:
                 value.encode("utf-8")
             except UnicodeEncodeError as error:
                 raise ValueError(
-                    f"{self.place(row)}: {name!r} holds half a surrogate pair at character "
-                    f"{error.start}, which UTF-8 cannot write. "
-                    f"Received: {value[max(error.start - 20, 0) :]!r:.80}"
+                    f"{self.place(row)}: {name!r} contains half a surrogate pair at character "
+                    f"{error.start}, which UTF-8 cannot encode. Received: "
+                    f"{value[max(error.start - 20, 0) :]!r:.80}"
                 ) from None
         return value
 
@@ -203,19 +207,28 @@ class Table:
         ]
 
     def _one_number(self, row: int, values: list) -> Any:
-        """The number of a row of one, as labels of shape (N, 1) have them."""
+        """Returns the number in a label that is a list of one number, from labels of shape (N, 1).
+
+        Several numbers raise ValueError. A list with other values is returned unchanged, to be
+        refused as a list of names. `row` is the number of the row, for the message.
+        """
         numbers = [value for value in map(plain, values) if isinstance(value, int | float)]
         if len(numbers) == len(values) == 1:
             return numbers[0]
         if len(numbers) < len(values):
             return values  # refused as no list of names
         raise ValueError(
-            f"{self.place(row)}: labels are class ids or names, one a row, and not one-hot: give "
-            f"labels.argmax(1); of several labels their names. Received: {values!r:.80}"
+            f"{self.place(row)}: labels must be class ids or names, one per row, not one-hot "
+            "vectors: pass labels.argmax(1), or lists of names for several labels per row. "
+            f"Received: {values!r:.80}"
         )
 
     def _labels(self, values: list) -> list:
-        """Checks labels: all names, all booleans, all numbers, or all lists of names."""
+        """Returns the checked labels: all names, all booleans, all numbers, or all lists of names.
+
+        If some numbers are integers and some are not, all become floats. Other mixtures raise
+        ValueError.
+        """
         labels: list[Any] = []
         kinds: dict[str, int] = {}  # kind -> the first row that has it
         for row, value in enumerate(values):
@@ -234,8 +247,8 @@ class Table:
                 kind = "numbers"
             else:
                 raise ValueError(
-                    f"{self.place(row)}: a label is a name, an index, a finite number or a list "
-                    f"of names. Received: {value!r:.80}"
+                    f"{self.place(row)}: a label must be a name, an index, a finite number or a "
+                    f"list of names. Received: {value!r:.80}"
                 )
             labels.append(value)
             kinds.setdefault(kind, row)
@@ -283,8 +296,8 @@ def as_table(
     if isinstance(data, tuple):
         if len(data) != 2 or isinstance(data[0], str | bytes) or labels is not None:
             raise ValueError(
-                "A tuple is (data, labels): as_table((texts, labels)). A list of texts is "
-                "['…', '…'], a list of pairs [('…', '…')]. Received: a tuple of "
+                "A tuple must be (data, labels), as in as_table((texts, labels)). Pass texts as "
+                "a list ['…', '…'] and pairs as a list [('…', '…')]. Received: a tuple of "
                 f"{len(data)}{' and separate labels' if labels is not None else ''}"
             )
         return as_table(*data, triplets=triplets, start=start)
@@ -295,12 +308,15 @@ def as_table(
         return data
     name = "labels" if "words" in data else "label"
     if name in data:
-        raise ValueError(f"The data has a column {name!r} already: give the labels once")
+        raise ValueError(f"The data already has a column {name!r}: pass the labels once")
     return data.with_column(name, labels)
 
 
 def _with_answers(columns: dict[str, Any]) -> dict[str, Any]:
-    """Converts SQuAD answers in the format of `datasets`, a dict per row, to two columns."""
+    """Converts SQuAD answers in the format of `datasets`, a dict per row, to two columns.
+
+    `answers` then has the texts, `answer_starts` their positions. Other columns stay.
+    """
     if "answers" not in columns or "answer_starts" in columns:
         return columns
     answers = [plain(row) for row in values_of(columns["answers"], "answers")]

@@ -117,7 +117,10 @@ def cut_windows(lengths: Any, budget: Any, doc_stride: int) -> Windows:
 
 
 def window_counts(lengths: Any, budgets: Any, doc_stride: int) -> tf.Tensor:
-    """Returns the number of windows of `budgets` tokens that cover `lengths` tokens, int32.
+    """Returns how many windows of `budgets` tokens cover texts of `lengths` tokens, (B,) int32.
+
+    A window begins `doc_stride` tokens after the one before, or `budgets` tokens if that is less.
+    An empty text has one window.
 
     >>> window_counts([0, 3, 5], [3, 3, 3], doc_stride=2).numpy().tolist()
     [1, 1, 2]
@@ -216,7 +219,10 @@ def pair_windows(
 def _slices(
     ids: tf.RaggedTensor, row: tf.Tensor, starts: tf.Tensor, sizes: tf.Tensor
 ) -> tf.RaggedTensor:
-    """Returns `ids[row, start : start + size]` for each window, (W, ragged)."""
+    """Returns `ids[row, start : start + size]` for each window, (W, ragged).
+
+    `ids` is (B, ragged); `row`, `starts` and `sizes` are (W,).
+    """
     begin = tf.gather(tf.cast(ids.row_starts(), tf.int32), row) + starts
     index = tf.ragged.range(begin, begin + sizes, row_splits_dtype=tf.int64)
     return index.with_flat_values(tf.gather(ids.flat_values, index.flat_values))

@@ -130,8 +130,10 @@ def word_windows(pieces: tf.RaggedTensor, length: int, overlap: int) -> WordWind
 def _reached(pieces: tf.RaggedTensor, following: tf.Tensor) -> tf.Tensor:
     """Returns whether a window begins with each word, (W + 1,) bool; the last entry is no word.
 
-    These are the first words of sentences, and all words reached from them through `following`.
-    Each step doubles the distance, so the number of steps is logarithmic in the number of windows.
+    `following` (W,) is, for each word as the first of a window, the first word of the next window,
+    or W if there is none. Windows begin with the first words of the sentences in `pieces`, and with
+    all words reached from them through `following`. Each step doubles the distance, so the number
+    of steps is logarithmic in the number of windows.
     """
     num_words = tf.size(following, tf.int64)
     starts = tf.boolean_mask(pieces.row_starts(), pieces.row_lengths() > 0)
@@ -150,6 +152,6 @@ def _reached(pieces: tf.RaggedTensor, following: tf.Tensor) -> tf.Tensor:
 
 
 def _marked(places: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
-    """Returns (size,) bool, True at the places, which may contain duplicates."""
+    """Returns (size,) bool, True at the indices `places`, which may contain duplicates."""
     counts = tf.scatter_nd(places[:, None], tf.ones_like(places), size[None])
     return counts > 0

@@ -121,10 +121,10 @@ def translation_dataset(
          (host_index, num_hosts)),
         (threads is None or threads > 0, "`threads` must be above 0, or None to leave it to "
          "TensorFlow", threads),
-        (longest > 1, "`max_length` must hold a token and the end of a text", longest),
+        (longest > 1, "`max_length` must be at least 2 (a token and the end of the text)", longest),
         (longest * multiple <= max_tokens,
-         "`max_tokens` must hold as many rows of `max_length` tokens as `num_hosts` times "
-         "`row_multiple`", (max_tokens, longest, multiple)),
+         "`max_tokens` must be at least `max_length` * `num_hosts` * `row_multiple`",
+          (max_tokens, longest, multiple)),
     ):  # fmt: skip
         if not holds:
             raise ValueError(f"{rule}. Received: {received}")
@@ -142,7 +142,7 @@ def translation_dataset(
         num_shapes=num_shapes,
     )
     logging.info(
-        "%d pairs in %d batches an epoch, of %d shapes; %.1f %% of their tokens are padding",
+        "%d pairs in %d batches per epoch, of %d shapes; %.1f %% of the tokens are padding",
         len(pairs), len(plan.batch_shapes), len(plan.shapes), 100 * plan.padding,
     )  # fmt: skip
     batches = _Batches(pairs, plan, tokenizer, num_hosts, host_index)
@@ -185,7 +185,11 @@ class _Batches:
         self.static = [n[0] if len(set(n)) == 1 else None for n in zip(*plan.shapes, strict=True)]
 
     def of_epoch(self, keys: Keys, start: tuple[int, int]) -> tf.data.Dataset:
-        """Returns a function: epoch -> dataset of (order of the pairs (N,), batch, position)."""
+        """Returns a function: epoch -> dataset of the arguments of `make`, one element per batch.
+
+        `keys` are the sorting keys that order the pairs and the batches. `start` is the first
+        (epoch, batch): earlier batches of that epoch are skipped.
+        """
 
         @tf.autograph.experimental.do_not_convert
         def places(epoch: tf.Tensor) -> tf.data.Dataset:
@@ -198,12 +202,11 @@ class _Batches:
         return places
 
     def make(self, order: tf.Tensor, batch: tf.Tensor, position: tf.Tensor) -> dict[str, Any]:
-        """Makes this host's rows of one batch.
+        """Makes this host's R rows of one batch: the features of `translation_dataset`.
 
-        Args:
-            order: (N,), numbers of the pairs in the order of the epoch.
-            batch: scalar, number of the batch in the plan.
-            position: (3,), the `start` that resumes after this batch; repeated in every row.
+        `order` (N,) has the numbers of the epoch's pairs, those of a batch one after the other.
+        `batch` is the number of the batch in the plan. `position` (3,), the `start` that resumes
+        after the batch, is repeated in every row.
         """
         begin, size = self.begins[batch], self.sizes[batch]
         width, target_width, rows = tf.unstack(self.shapes[batch])
@@ -242,7 +245,10 @@ _OF_SOURCE = ("encoder_token_ids", "encoder_padding_mask")
 
 
 def _ended(ids: tf.Tensor, length: tf.Tensor, sep_id: int, pad_id: int) -> tuple:
-    """Returns ids followed by the end token and padding, and the padding mask (1 = a token)."""
+    """Returns texts with an end token and padding, and their padding mask (1 = a token).
+
+    Both are (R, W), like `ids`: the entry at `length` (R, 1) becomes `sep_id`, later ones `pad_id`.
+    """
     column = tf.range(tf.shape(ids)[1])
     ended = tf.where(column < length, ids, tf.where(column == length, sep_id, pad_id))
     return ended, tf.cast(column <= length, tf.int32)
@@ -252,9 +258,9 @@ def _check_tokenizer(tokenizer: Tokenizer) -> None:
     missing = [role for role in ("cls", "sep") if getattr(tokenizer, f"{role}_id") is None]
     if missing:
         raise ValueError(
-            'A tokenizer for translation has a "cls" token that begins a target and a "sep" token '
-            f"that ends a text. Received: a {type(tokenizer).__name__} without {missing}; name "
-            "them with special_tokens="
+            'A tokenizer for translation must have a "cls" token, which begins a target, and a '
+            f'"sep" token, which ends a text. Received: a {type(tokenizer).__name__} without '
+            f"{missing}; name them with special_tokens="
         )
 
 
@@ -263,12 +269,11 @@ def _check_pairs(pairs: EncodedPairs, tokenizer: Tokenizer, longest: int) -> Non
         raise ValueError("The pairs were encoded with another tokenizer: encode them with this one")
     if pairs.max_length > longest:
         raise ValueError(
-            "The pairs were encoded for longer texts than a batch may have. "
-            f"Received: max_length={pairs.max_length} then, {longest} now"
+            "The pairs must not be encoded for longer texts than a batch may have. Received: "
+            f"max_length={pairs.max_length} when they were encoded, {longest} now"
         )
     if not len(pairs):
         raise ValueError(
-            "A dataset needs pairs. Received: none that can be used; "
-            f"{pairs.too_long} were too long for max_length={pairs.max_length}, "
-            f"{pairs.empty} empty"
+            f"A dataset must have at least one usable pair. Received: none; {pairs.too_long} were "
+            f"too long for max_length={pairs.max_length}, {pairs.empty} were empty"
         )

@@ -40,9 +40,10 @@ class Side:
             return tf.constant(np.append(starts, 0)), tf.constant(np.append(self.lengths, 0))
 
     def gather(self, rows: tf.Tensor, width: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns ids, (B, width) int32, and lengths, (B, 1) int32.
+        """Returns the ids, (B, width) int32, and lengths, (B, 1) int32, of some texts.
 
-        The ids after the end of a text are arbitrary.
+        `rows` (B,) are the numbers of the texts; N is an empty text. The ids after the end of a
+        text are arbitrary.
         """
         starts, lengths = self._places
         last = tf.size(self.ids, tf.int64) - 1
@@ -120,10 +121,12 @@ def encode_pairs(
             part.append((ids, count[kept]))
     if too_long:
         logging.warning(
-            "%d pairs are left out: a side has more than %d tokens", too_long, max_length
+            "%d pairs are skipped: the source or target has more than %d tokens",
+            too_long,
+            max_length,
         )
     if empty:
-        logging.warning("%d pairs are left out: the tokenizer leaves nothing of a side", empty)
+        logging.warning("%d pairs are skipped: the source or target has no tokens", empty)
     source, target = (_join(part, dtype) for part in parts)
     return EncodedPairs(
         source=source,
@@ -144,8 +147,8 @@ def _chunks(pairs: Iterable[tuple[str, str]]) -> Iterator[tuple[list[str], list[
                 or not all(isinstance(text, str) for text in pair)
             ):
                 raise ValueError(
-                    f"A pair is a source and a target, two strings. Received: {pair!r:.80} as "
-                    f"pair {number} (from 0)"
+                    f"A pair must be two strings, a source and a target. Received: {pair!r:.80} "
+                    f"as pair {number} (from 0)"
                 )
         yield [pair[0].strip() for _, pair in chunk], [pair[1].strip() for _, pair in chunk]
 

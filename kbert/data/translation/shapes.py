@@ -39,8 +39,8 @@ class BatchPlan:
     Args:
         shapes: shapes of the batches, short ones first.
         parts: (N,) int32, the part of the plane of each pair.
-        layout: (N,) int32, order of the pairs of an epoch (sorted by part, shuffled within it) in
-            which those of a batch are consecutive.
+        layout: (N,) int32, positions in an epoch's order of the pairs (sorted by part, shuffled
+            within it), arranged such that those of a batch are consecutive.
         batch_shapes: (M,) int32, index of each batch's shape.
         batch_pairs: (M,) int32, number of pairs in each batch; the rows after them are empty.
         pair_tokens: number of tokens of all pairs, both sides.
@@ -103,7 +103,11 @@ def plan_batches(
         return max_tokens // width // row_multiple * row_multiple
 
     def cost(count: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-        """Tokens of a part's pairs, plus about what half a batch loses by moving to the next."""
+        """Returns the cost in tokens of parts with `count` pairs of widths `first` and `second`.
+
+        It is the tokens of the pairs, padded, plus about what half a batch of pairs costs more in
+        the next wider part.
+        """
         return count * (first + second) + rows(np.maximum(first, second)) * BUCKET
 
     cells = _cut(points, counts, num_shapes, cost)
@@ -121,7 +125,12 @@ def plan_batches(
 def _cut(
     points: np.ndarray, counts: np.ndarray, num_shapes: int, cost: Callable
 ) -> list[np.ndarray]:
-    """Divides the plane into parts, each given as the numbers of its points."""
+    """Divides the plane into at most `num_shapes` parts; returns the indices of each part's points.
+
+    `points` (P, 2) are the different (source width, target width), `counts` (P,) the number of
+    pairs at each. `cost` is a function (pairs, source width, target width) -> tokens. A part is
+    divided where that saves most, until no division saves tokens.
+    """
     everything = np.arange(len(points))
     cells = [(everything, _best_cut(points, counts, everything, cost))]
     while len(cells) < num_shapes:
@@ -139,7 +148,12 @@ def _cut(
 def _best_cut(
     points: np.ndarray, counts: np.ndarray, cell: np.ndarray, cost: Callable
 ) -> tuple[int, int, int]:
-    """Returns the saving of the best cut of a part, its axis, and the last width before the cut."""
+    """Returns the saving of a part's best cut in tokens, its axis, and the last width before it.
+
+    `cell` has the indices of the part's points; the other arguments are those of `_cut`: points,
+    pairs at each point, and the cost of a part. The axis is 0 for source widths, 1 for target
+    widths. The saving is 0 if no cut saves tokens.
+    """
     whole = cost(counts[cell].sum(), *points[cell].max(0))
     best = (0, 0, 0)
     for axis in (0, 1):
@@ -163,7 +177,12 @@ def _best_cut(
 
 
 def _fill(shapes: list[Shape], parts: np.ndarray, pair_tokens: int) -> BatchPlan:
-    """Divides the parts into batches."""
+    """Divides the pairs of each part into batches of the part's shape.
+
+    `shapes` has one shape per part, `parts` (N,) the number of each pair's part, and `pair_tokens`
+    is the number of tokens of all pairs. Pairs that do not fill a batch of their part move to the
+    next part that is at least as wide on both sides. They stay if empty rows cost fewer tokens.
+    """
     sizes = np.bincount(parts, minlength=len(shapes))
     begins = np.cumsum(sizes) - sizes
     # The positions of the pairs in each part's batches; those moved from shorter parts come first.

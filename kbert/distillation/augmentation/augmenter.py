@@ -106,14 +106,16 @@ class Augmenter:
         self.stop_words = frozenset(stop_words)
         self._given = None if vectors is None else Neighbours.among(vectors)
         self._nearest: dict[str, list[str]] = {}
-        given = self.settings.with_original
-        self.with_original = bool(model.encoder.config.num_segments > 1 if given is None else given)
+        with_original = self.settings.with_original
+        self.with_original = bool(
+            model.encoder.config.num_segments > 1 if with_original is None else with_original
+        )
         self._masked = MaskedWords(model, self.settings.candidates, self.with_original, batch_size)
 
     def identity(self) -> dict[str, Any]:
         """Returns all that the copies depend on, for the manifest of a folder."""
         words = "\n".join(sorted(self.stop_words))
-        named = {
+        record = {
             **dataclasses.asdict(self.settings),
             "with_original": self.with_original,
             "stop_words": f"{len(self.stop_words)}, checksum {fingerprints.crc32([words]):08x}",
@@ -123,22 +125,22 @@ class Augmenter:
             "data": f"{len(self.table):,} rows, checksum {self.table.checksum:08x}",
         }
         if self._given is not None:
-            named["vectors"] = f"{len(self._given):,}, checksum {self._given.checksum}"
-        return named
+            record["vectors"] = f"{len(self._given):,}, checksum {self._given.checksum}"
+        return record
 
     def rows(self, numbers: Sequence[int] | None = None) -> Iterator[Row]:
-        """Yields the rows with these numbers (None: all rows), each with its copies."""
-        every = range(len(self.table)) if numbers is None else numbers
-        for first in range(0, len(every), CHUNK):
-            numbers = every[first : first + CHUNK]
+        """Yields the table's rows of these numbers, each with its copies; None = all rows."""
+        selected = range(len(self.table)) if numbers is None else numbers
+        for first in range(0, len(selected), CHUNK):
+            numbers = selected[first : first + CHUNK]
             sentences = [
                 Sentence.of(self.table[name][number], self.stop_words)
                 for number in numbers
                 for name in self.columns
             ]
             distinct = list(dict.fromkeys(sentences))
-            found = dict(zip(distinct, self._candidates(distinct), strict=True))
-            candidates = [found[sentence] for sentence in sentences]
+            candidates_by_sentence = dict(zip(distinct, self._candidates(distinct), strict=True))
+            candidates = [candidates_by_sentence[sentence] for sentence in sentences]
             texts, words, drawn = (
                 _grouped(x, len(self.columns))
                 for x in (sentences, candidates, self._draw(numbers, candidates))
@@ -147,40 +149,41 @@ class Augmenter:
                 yield Row(*row[:3], _copies(row[1], row[3]))
 
     def versions(self, row: Row) -> Iterator[dict[str, Any]]:
-        """Yields the row itself and then its copies, with all columns of the table."""
+        """Yields name -> value of all columns: the row itself, then each of its copies."""
         record = {name: column[row.number] for name, column in self.table.columns.items()}
         yield record
         for copy in row.copies:
             yield record | dict(zip(self.columns, copy.values, strict=True))
 
     def _candidates(self, sentences: Sequence[Sentence]) -> list[list[list[str]]]:
-        """Returns the candidates of each replaceable word of each sentence."""
+        """Returns for each sentence and each of its replaceable words the candidates."""
         if not sentences:
             return []
         encoded = self.model.tokenizer.encode_with_offsets(
             [sentence.text for sentence in sentences], unit="character"
         )
         ids, starts, ends = (as_rows(encoded[name]) for name in ("token_ids", "starts", "ends"))
-        found: list[list[list[str]]] = [[[] for _ in x.spans] for x in sentences]
+        candidates: list[list[list[str]]] = [[[] for _ in x.spans] for x in sentences]
         masked: dict[tuple[int, int], int] = {}
-        others: list[tuple[int, int]] = []
+        multi_piece_words: list[tuple[int, int]] = []
         for text, sentence in enumerate(sentences):
             for number, (start, end) in enumerate(sentence.spans):
                 piece = _only_piece(sentence.text, starts[text], ends[text], start, end)
                 if piece is None:
-                    others.append((text, number))
+                    multi_piece_words.append((text, number))
                 else:
                     masked[text, number] = piece
-        places = [(text, piece) for (text, _), piece in masked.items()]
-        for (text, number), words in zip(masked, self._masked(ids, places), strict=True):
-            found[text][number] = _cased(sentences[text].word(number), words)
-        self._find_neighbours({sentences[text].word(number) for text, number in others})
-        for text, number in others:
+        positions = [(text, piece) for (text, _), piece in masked.items()]
+        for (text, number), words in zip(masked, self._masked(ids, positions), strict=True):
+            candidates[text][number] = _cased(sentences[text].word(number), words)
+        self._find_neighbours({sentences[text].word(number) for text, number in multi_piece_words})
+        for text, number in multi_piece_words:
             word = sentences[text].word(number)
-            found[text][number] = _cased(word, self._nearest[word])
-        return found
+            candidates[text][number] = _cased(word, self._nearest[word])
+        return candidates
 
     def _find_neighbours(self, words: Collection[str]) -> None:
+        """Searches the neighbours of new words, for `_nearest`."""
         new = sorted(word for word in words if word not in self._nearest)
         if new:
             nearest = self.neighbours.nearest(new, self.settings.candidates)
@@ -203,25 +206,33 @@ class Augmenter:
     def _draw(
         self, numbers: Sequence[int], candidates: Sequence[list[list[str]]]
     ) -> Iterator[list[dict[int, str]]]:
-        """Yields for each text a list over copies: number of a word -> its replacement."""
-        counts = [len(words) for each in candidates for words in each]  # (W,)
-        places = [
+        """Draws the replacements in all copies, in one step for many rows.
+
+        Args:
+            numbers: numbers of the table rows.
+            candidates: candidates of each word of each text, row by row and column by column.
+
+        Yields:
+            For each text a list over copies: number of a word -> its replacement.
+        """
+        counts = [len(words) for text_candidates in candidates for words in text_candidates]  # (W,)
+        word_positions = [
             (number, column, word)
-            for (number, column), each in zip(
+            for (number, column), text_candidates in zip(
                 itertools.product(numbers, range(len(self.columns))), candidates, strict=True
             )
-            for word in range(len(each))
+            for word in range(len(text_candidates))
         ]
         chosen = self._choices(
-            np.array(places, np.int64).reshape(-1, 3), np.array(counts, np.int32)
+            np.array(word_positions, np.int64).reshape(-1, 3), np.array(counts, np.int32)
         )
-        behind = 0
-        for each in candidates:
-            block = chosen[behind : behind + len(each)]  # (words of the text, N)
-            behind += len(each)
+        offset = 0
+        for text_candidates in candidates:
+            block = chosen[offset : offset + len(text_candidates)]  # (words of the text, N)
+            offset += len(text_candidates)
             copies: list[dict[int, str]] = [{} for _ in range(self.settings.copies)]
             for word, copy in zip(*np.nonzero(block >= 0), strict=True):
-                copies[copy][int(word)] = each[word][block[word, copy]]
+                copies[copy][int(word)] = text_candidates[word][block[word, copy]]
             yield copies
 
     def _choices(self, places: np.ndarray, counts: np.ndarray) -> np.ndarray:
@@ -255,7 +266,7 @@ def check_model(model: Any) -> Pretraining:
     """
     if not isinstance(model, Pretraining) or model.masked_lm is None:
         raise ValueError(
-            "Candidates are predicted by a masked language model, a kbert.tasks.Pretraining with a "
+            "The model must be a masked language model: a kbert.tasks.Pretraining with a "
             "masked-LM head. "
             f"Received: a {type(model).__name__}"
         )
@@ -269,28 +280,33 @@ def augmented_columns(table: Table) -> tuple[str, ...]:
         ValueError: the table has questions or choices, no text or no rows.
     """
     if not len(table):
-        raise ValueError("A table that is augmented has rows. Received: one without any")
-    asked = [name for name in _ASKED if name in table]
-    if not asked:
+        raise ValueError("The table to augment must have rows. Received: a table without any")
+    refused = [name for name in _ASKED if name in table]
+    if not refused:
         for columns in (("words",), ("first", "second"), ("text",)):
             if all(name in table for name in columns):
                 return columns
     raise ValueError(
-        "Texts (text), pairs (first, second) and tagged words (words) can be augmented"
-        f"{'; replaced words would move the answers to questions' if asked else ''}. Received: a "
+        "Only texts (text), pairs (first, second) and tagged words (words) can be augmented"
+        f"{'; replaced words would move the answers to questions' if refused else ''}. Received: a "
         f"table with the columns {', '.join(table.columns)}"
     )
 
 
 def _copies(texts: Sequence[Sentence], replaced: Sequence[list[dict[int, str]]]) -> list[Copy]:
-    """Returns the distinct copies, in the order in which they were drawn."""
-    seen = {tuple(sentence.text for sentence in texts)}
+    """Returns the distinct copies of a row that differ from it, in the order of their numbers.
+
+    Args:
+        texts: sentence of each column.
+        replaced: for each column a list over copies: number of a word -> its replacement.
+    """
+    seen_texts = {tuple(sentence.text for sentence in texts)}
     copies = []
     for drawn in zip(*replaced, strict=True):
         values = tuple(x.replaced(words) for x, words in zip(texts, drawn, strict=True))
         key = tuple(x if isinstance(x, str) else " ".join(x) for x in values)
-        if key not in seen:
-            seen.add(key)
+        if key not in seen_texts:
+            seen_texts.add(key)
             copies.append(Copy(values, drawn))
     return copies
 
@@ -298,26 +314,33 @@ def _copies(texts: Sequence[Sentence], replaced: Sequence[list[dict[int, str]]])
 def _only_piece(
     text: str, starts: np.ndarray, ends: np.ndarray, start: int, end: int
 ) -> int | None:
-    """Returns the single token that covers the word at start … end, or None if there is no such.
+    """Returns the number of the token that is exactly one word, or None if there is no such.
 
     The token may also cover white space before the word.
+
+    Args:
+        text: the text.
+        starts: first character of each token.
+        ends: end of each token, exclusive.
+        start: first character of the word.
+        end: end of the word, exclusive.
     """
     first = int(np.searchsorted(ends, start, "right"))
-    behind = int(np.searchsorted(starts, end, "left"))
-    if behind - first != 1 or ends[first] != end or text[starts[first] : start].strip():
+    stop = int(np.searchsorted(starts, end, "left"))
+    if stop - first != 1 or ends[first] != end or text[starts[first] : start].strip():
         return None
     return first if starts[first] <= start else None
 
 
 def _cased(word: str, candidates: Sequence[str]) -> list[str]:
-    """Returns the distinct candidates without the word itself, which is compared without case.
+    """Returns the distinct candidates, without spellings of the word itself.
 
-    Candidates are capitalised or upper-cased if the word is; else they stay unchanged.
+    They are capitalised or in upper case if the word is, else unchanged.
     """
-    fitting = dict.fromkeys(match_case(word, candidate) for candidate in candidates)
-    return [candidate for candidate in fitting if candidate.casefold() != word.casefold()]
+    cased_candidates = dict.fromkeys(match_case(word, candidate) for candidate in candidates)
+    return [candidate for candidate in cased_candidates if candidate.casefold() != word.casefold()]
 
 
 def _grouped(items: Iterable, size: int) -> Iterator[tuple]:
-    """Yields tuples of `size` consecutive items."""
+    """Yields tuples of `size` consecutive items; their number must be a multiple of `size`."""
     return zip(*[iter(items)] * size, strict=True)

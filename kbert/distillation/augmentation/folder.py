@@ -62,8 +62,7 @@ def write_augmented(
     shards = -(-size // ROWS_OF_A_SHARD) if shards is None else shards
     if not 1 <= shards <= size:
         raise ValueError(
-            f"There is one shard at least, and at most one a row, {size:,}. "
-            f"Received: shards={shards}"
+            f"shards must be between 1 and {size:,} (the number of rows). Received: shards={shards}"
         )
     settings = {**augmenter.identity(), "shards": shards}
     with atomic.only_one(output_dir):
@@ -87,10 +86,10 @@ def write_augmented(
                 if not exists(path):
                     _write_shard(path, augmenter, start, stop, bar)
                 bar.show(stop)
-        found = [_describe(output_dir, name) for name in names]
-        lines = sum(shard["lines"] for shard in found)
+        entries = [_describe(output_dir, name) for name in names]
+        lines = sum(shard["lines"] for shard in entries)
         counts = {"rows": size, "copies": lines - size, "lines": lines}
-        output.save(finished=True, counts=counts, shards=found)
+        output.save(finished=True, counts=counts, shards=entries)
         return output.state
 
 
@@ -111,25 +110,26 @@ def read_augmented(folder: PathLike) -> Table:
     manifest = _read(folder)
     if not manifest["finished"]:
         raise ValueError(
-            "An augmentation is read when all of it is there; the same command again finishes it. "
-            f"Received: {folder}, where shards are missing"
+            "An augmentation must be complete to be read: run the same command again to finish it. "
+            f"Received: {folder}, in which shards are missing"
         )
     for shard in manifest["shards"]:
         path = os.path.join(folder, shard["file"])
         if not exists(path):
-            raise FileNotFoundError(f"{path} is named in the manifest and is not there")
-        found = _describe(folder, shard["file"])
-        if found != shard:
+            raise FileNotFoundError(f"{path} is named in the manifest but does not exist")
+        actual = _describe(folder, shard["file"])
+        if actual != shard:
             raise ValueError(
-                f"{path} is cut off or was changed: the manifest says {shard['lines']} lines, "
-                f"{shard['bytes']} bytes, checksum {shard['crc32']}. Received: {found['lines']} "
-                f"lines, {found['bytes']} bytes, checksum {found['crc32']}"
+                f"{path} is truncated or was changed: the manifest has {shard['lines']} lines, "
+                f"{shard['bytes']} bytes, checksum {shard['crc32']}. Received: {actual['lines']} "
+                f"lines, {actual['bytes']} bytes, checksum {actual['crc32']}"
             )
     files = os.path.join(glob.escape(folder), f"augmented-*-of-{len(manifest['shards']):05d}.jsonl")
     return read_table(files, columns={name: name for name in manifest["columns"]})
 
 
 def _write_shard(path: str, augmenter: Augmenter, start: int, stop: int, bar: Progress) -> None:
+    """Writes rows `start` to `stop` (exclusive) of the table and their copies, whole or not."""
     with atomic.writing(path) as file:
         for row in augmenter.rows(range(start, stop)):
             for record in augmenter.versions(row):
@@ -138,16 +138,17 @@ def _write_shard(path: str, augmenter: Augmenter, start: int, stop: int, bar: Pr
 
 
 def _line(table: Table, row: int, record: dict[str, Any]) -> str:
+    """Returns a record as a JSON line; ValueError, with the place of `row`, if JSON cannot."""
     try:
         return json.dumps(record, ensure_ascii=False) + "\n"
     except TypeError as error:
         raise ValueError(
-            f"{table.place(row)}: columns are of texts, numbers and lists of them: {error}"
+            f"{table.place(row)}: columns must be texts, numbers or lists of them: {error}"
         ) from None
 
 
 def _describe(folder: str, name: str) -> dict[str, Any]:
-    """Returns the manifest's entry for a shard."""
+    """Returns the manifest's entry for the shard `name`: `file`, `lines`, `bytes` and `crc32`."""
     lines = checksum = size = 0
     with Path(folder, name).open("rb") as file:
         while block := file.read(1 << 20):
@@ -162,6 +163,7 @@ def _shard_name(number: int, shards: int) -> str:
 
 
 def _read(folder: str) -> dict[str, Any]:
+    """Returns the manifest; FileNotFoundError without one, ValueError for another format."""
     path = os.path.join(folder, MANIFEST)
     manifest = read_note(path, "The manifest of an augmentation")
     if manifest is None:
@@ -171,7 +173,5 @@ def _read(folder: str) -> dict[str, Any]:
         )
     version = manifest.get("format_version")
     if version != FORMAT_VERSION:
-        raise ValueError(
-            f"{path}: this kbert reads format version {FORMAT_VERSION}. Received: {version!r}"
-        )
+        raise ValueError(f"{path}: format_version must be {FORMAT_VERSION}. Received: {version!r}")
     return manifest

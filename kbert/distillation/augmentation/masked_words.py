@@ -49,10 +49,10 @@ class MaskedWords:
         size = task.encoder.config.vocabulary_size
         self._usable = np.isin(np.arange(size), list(self._words))  # (V,)
         # Spellings of one word that differ in case share the id of the first.
-        first: dict[str, int] = {}
+        first_ids: dict[str, int] = {}
         self._spelling = np.arange(size, dtype=np.int32)  # (V,)
         for number, word in self._words.items():
-            self._spelling[number] = first.setdefault(word.casefold(), number)
+            self._spelling[number] = first_ids.setdefault(word.casefold(), number)
         self._runner = inference.Runner(
             *(self._top, task.encoder, task.masked_lm), assemble=self._assemble
         )
@@ -62,7 +62,7 @@ class MaskedWords:
         return {**self.task.build_inputs(*sides), **columns}
 
     def _top(self, features: Tensors) -> tuple[Tensor, Tensor]:
-        """Returns the largest logits of usable words (B, M + 1), and their ids."""
+        """Returns the largest logits (B, M + 1) of words but the masked one, and their ids."""
         sequence = self.task.encode(features)["sequence"]  # (B, T, H)
         masked_lm: Any = self.task.masked_lm
         logits = masked_lm(sequence, features["mask_positions"])[:, 0]  # (B, V)
@@ -84,35 +84,41 @@ class MaskedWords:
             For each word at most M candidates, in the order of the vocabulary.
         """
         rows = self._rows(texts, places)
-        found: list[list[str]] = [[] for _ in places]
+        words: list[list[str]] = [[] for _ in places]
         for index, outputs in self._runner.each(rows, self.batch_size):
-            for row, value, best in zip(index, *outputs, strict=True):
-                if _is_near(value, self.candidates) and len(index) > 1:
-                    ((_, ((value,), (best,))),) = self._runner.each(rows, 1, numbers=[row])
-                chosen = best[: self.candidates][np.isfinite(value[: self.candidates])]
-                found[row] = [self._words[number] for number in np.sort(chosen).tolist()]
-        return found
+            for row, logits, best_ids in zip(index, *outputs, strict=True):
+                if _is_near(logits, self.candidates) and len(index) > 1:
+                    ((_, ((logits,), (best_ids,))),) = self._runner.each(rows, 1, numbers=[row])
+                chosen = best_ids[: self.candidates][np.isfinite(logits[: self.candidates])]
+                words[row] = [self._words[number] for number in np.sort(chosen).tolist()]
+        return words
 
     def _rows(self, texts: Sequence[np.ndarray], places: Sequence[tuple[int, int]]) -> Rows:
-        made = [self._row(texts[text], place) for text, place in places]
-        columns = {"masked": [masked for masked, _, _ in made]}
+        """Returns a row of the model for each place; the arguments are those of `__call__`."""
+        masked_rows = [self._row(texts[text], place) for text, place in places]
+        columns = {"masked": [masked for masked, _, _ in masked_rows]}
         if self.with_original:
-            columns["original"] = [rest for _, _, rest in made]
-        own = [self._spelling[texts[text][place]] for text, place in places]
+            columns["original"] = [original for _, _, original in masked_rows]
+        own_ids = [self._spelling[texts[text][place]] for text, place in places]
         return Rows(
             ragged={name: inference.as_ragged(side) for name, side in columns.items()},
             dense={
                 "mask_positions": np.array(
-                    [[1 + at] for _, at, _ in made], np.int32
+                    [[1 + position] for _, position, _ in masked_rows], np.int32
                 ),  # after [CLS]
-                "own": np.array(own, np.int32)[:, None],
+                "own": np.array(own_ids, np.int32)[:, None],
             },
-            lengths=np.array([len(masked) + len(rest) for masked, _, rest in made]),
-            examples=np.arange(len(made)),
+            lengths=np.array([len(masked) + len(original) for masked, _, original in masked_rows]),
+            examples=np.arange(len(masked_rows)),
         )
 
     def _row(self, ids: np.ndarray, place: int) -> tuple[np.ndarray, int, np.ndarray]:
-        """Returns masked text, position of its mask, and original text, truncated to a row."""
+        """Returns the masked ids, the position of the mask, and the original ids, cut to fit.
+
+        Args:
+            ids: token ids of a text, without special tokens.
+            place: position of the token to mask.
+        """
         budget = self.task.row_length - 2
         budget -= self.task.form.separators if self.with_original else 0
         start = min(max(place - budget // 2, 0), max(len(ids) - budget, 0))
@@ -122,7 +128,12 @@ class MaskedWords:
 
 
 def _is_near(values: np.ndarray, count: int) -> bool:
-    """Whether rounding may decide which word is the last candidate; logits in descending order."""
+    """Whether rounding may decide which word is the last candidate.
+
+    Args:
+        values: largest logits in descending order, (M + 1,) or fewer.
+        count: number M of candidates.
+    """
     if len(values) <= count or not np.isfinite(values[count]):
         return False
     largest = np.abs(values).max()

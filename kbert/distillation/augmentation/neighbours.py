@@ -57,13 +57,13 @@ class Neighbours:
         Raises:
             ValueError: there is no such word.
         """
-        kept = [row for row, word in enumerate(vectors.words) if is_word(word)]
-        if not kept:
+        rows = [row for row, word in enumerate(vectors.words) if is_word(word)]
+        if not rows:
             raise ValueError(
-                "Words are replaced by words of letters, of which one or more must have a vector. "
+                "At least one word of letters must have a vector, since only these replace words. "
                 f"Received: vectors of {len(vectors):,} others, such as {vectors.words[0]!r}"
             )
-        return cls([vectors.words[row] for row in kept], vectors.matrix[kept])
+        return cls([vectors.words[row] for row in rows], vectors.matrix[rows])
 
     def __len__(self) -> int:
         return len(self.words)
@@ -75,7 +75,7 @@ class Neighbours:
         return f"{fingerprints.crc32([words, self._directions]):08x}"
 
     def row(self, word: str) -> int | None:
-        """Returns the row of a word, or of its lower case, or None if neither has one."""
+        """Returns the row of a word, or of its lower case; None if neither has a vector but 0."""
         row = self._rows.get(word, self._rows.get(word.lower()))
         return row if row is not None and self._has_direction[row] else None
 
@@ -90,26 +90,34 @@ class Neighbours:
             For each word at most `count` words, the nearest first; none if it has no vector.
         """
         rows = [self.row(word) for word in words]
-        found: list[list[str]] = [[] for _ in words]
-        known = [number for number, row in enumerate(rows) if row is not None]
+        nearest: list[list[str]] = [[] for _ in words]
+        known_numbers = [number for number, row in enumerate(rows) if row is not None]
         step = max(1, _BLOCK // max(len(self), 1))
-        for block in (known[i : i + step] for i in range(0, len(known), step)):
-            near = self._directions[[rows[number] for number in block]] @ self._directions.T
-            near[:, ~self._has_direction] = -np.inf
-            for number, cosines in zip(block, near, strict=True):
-                found[number] = self._best(words[number], cast(int, rows[number]), cosines, count)
-        return found
+        for block in (known_numbers[i : i + step] for i in range(0, len(known_numbers), step)):
+            similarities = self._directions[[rows[number] for number in block]] @ self._directions.T
+            similarities[:, ~self._has_direction] = -np.inf
+            for number, cosines in zip(block, similarities, strict=True):
+                nearest[number] = self._best(words[number], cast(int, rows[number]), cosines, count)
+        return nearest
 
     def _best(self, word: str, row: int, cosines: np.ndarray, count: int) -> list[str]:
-        wanted = min(count + _SPARE, len(cosines))
-        near = np.argpartition(-cosines, wanted - 1)[:wanted]
+        """Returns the nearest words of one word, without its own spellings.
+
+        Args:
+            word: the word.
+            row: row of the word.
+            cosines: its similarities to all words, (W,) float32; -inf for words without a vector.
+            count: number of neighbours.
+        """
+        num_selected = min(count + _SPARE, len(cosines))
+        near = np.argpartition(-cosines, num_selected - 1)[:num_selected]
         near = np.sort(near[np.isfinite(cosines[near])])
         exact = self._directions[near].astype(np.float64) @ self._directions[row].astype(np.float64)
         # Rounded, so that words with equal vectors keep their order.
         order = np.argsort(-np.round(exact, 9), kind="stable")
-        own = {word.casefold(), self._folded[row]}
-        others = (near[place] for place in order if self._folded[near[place]] not in own)
-        return [self.words[other] for other, _ in zip(others, range(count), strict=False)]
+        spellings = {word.casefold(), self._folded[row]}
+        ranked_rows = (near[i] for i in order if self._folded[near[i]] not in spellings)
+        return [self.words[number] for number, _ in zip(ranked_rows, range(count), strict=False)]
 
 
 def model_neighbours(task: Any, words: Iterable[str]) -> Neighbours:
@@ -129,7 +137,7 @@ def model_neighbours(task: Any, words: Iterable[str]) -> Neighbours:
     pieces = tokenizer.encode_words(names).to_list() if names else []
     table = np.asarray(task.encoder.token_embedding, np.float32)
     rows: dict[tuple[int, ...], int] = {}
-    kept: list[str] = []
+    kept_names: list[str] = []
     vectors: list[np.ndarray] = []
     other_names: dict[str, Any] = {}
     for name, ids in zip(names, pieces, strict=True):
@@ -139,10 +147,10 @@ def model_neighbours(task: Any, words: Iterable[str]) -> Neighbours:
         if key in rows:
             other_names[name] = rows[key]
             continue
-        rows[key] = len(kept)
-        kept.append(name)
+        rows[key] = len(kept_names)
+        kept_names.append(name)
         vectors.append(table[ids].mean(0))
-    return Neighbours(kept, np.stack(vectors) if kept else table[:0], other_names)
+    return Neighbours(kept_names, np.stack(vectors) if kept_names else table[:0], other_names)
 
 
 def whole_words(tokenizer: Tokenizer) -> dict[str, int]:
@@ -153,9 +161,9 @@ def whole_words(tokenizer: Tokenizer) -> dict[str, int]:
         for number, continues in enumerate(tokenizer.continuation.tolist())
         if not continues and number not in special
     ]
-    found: dict[str, int] = {}
+    word_ids: dict[str, int] = {}
     for number, text in zip(ids, tokenizer.decode([[i] for i in ids]), strict=True):
         word = text.strip()
         if is_word(word):
-            found.setdefault(word, number)
-    return found
+            word_ids.setdefault(word, number)
+    return word_ids

@@ -80,7 +80,7 @@ def augment(
         write_augmented(output_dir, augmenter, shards=shards, verbose=verbose)
         return read_augmented(output_dir)
     if shards is not None:
-        raise ValueError(f"Shards are written to a folder: give output_dir. Received: {shards=}")
+        raise ValueError(f"`shards` requires `output_dir`, their folder. Received: {shards=}")
     records = [record for row in augmenter.rows() for record in augmenter.versions(row)]
     columns = augmenter.table.columns
     return Table({name: [record[name] for record in records] for name in columns})

@@ -58,15 +58,15 @@ class Sentence:
             spans.append((start, start + len(word)))
             start += len(word) + 1
         text = " ".join(value)
-        kept = [
+        numbers = [
             number
             for number, word in enumerate(value)
             if is_word(word) and word.lower() not in stop_words
         ]
-        return cls(text, tuple(spans[number] for number in kept), tuple(value), tuple(kept))
+        return cls(text, tuple(spans[number] for number in numbers), tuple(value), tuple(numbers))
 
     def word(self, number: int) -> str:
-        """Returns the replaceable word with a number."""
+        """Returns replaceable word number `number`, from 0."""
         start, end = self.spans[number]
         return self.text[start:end]
 
@@ -77,27 +77,27 @@ class Sentence:
             words: number of a replaceable word -> its replacement.
         """
         if self.words is not None:
-            new = list(self.words)
+            new_words = list(self.words)
             for number, word in words.items():
-                new[self.numbers[number]] = word
-            return new
-        parts, behind = [], 0
+                new_words[self.numbers[number]] = word
+            return new_words
+        parts, position = [], 0
         for number in sorted(words):
             start, end = self.spans[number]
-            parts += [self.text[behind:start], words[number]]
-            behind = end
-        return "".join([*parts, self.text[behind:]])
+            parts += [self.text[position:start], words[number]]
+            position = end
+        return "".join([*parts, self.text[position:]])
 
 
 def find_words(text: str) -> list[Span]:
-    """Returns the spans of words of letters; a run with a digit in it is not a word.
+    """Returns (start, end) of each word of letters; a run with a digit in it is not a word.
 
     Example:
         >>> text = "Déjà-vu in the 1930s"
         >>> [text[start:end] for start, end in find_words(text)]
         ['Déjà', 'vu', 'in', 'the']
     """
-    return [found.span() for found in _pattern().finditer(text) if _of_letters(found[0])]
+    return [match.span() for match in _pattern().finditer(text) if _of_letters(match[0])]
 
 
 def is_word(word: str) -> bool:

@@ -23,7 +23,7 @@ class AugmentationSettings(Options):
 
     copies: int = option(
         30,
-        help="Copies to draw of each text (N); duplicates are dropped.",
+        help="Number of copies of each text (N); duplicates are dropped.",
         at_least=1,
     )
     candidates: int = option(15, help="Candidate words for each replaced word (M).", at_least=1)
@@ -37,4 +37,4 @@ class AugmentationSettings(Options):
         None,
         help="Give the model the original text as a second segment. Default: if it has segments.",
     )
-    seed: int = option(0, help="Seed of all random draws.", at_least=0, at_most=2**63 - 1)
+    seed: int = option(0, help="Seed of all random choices.", at_least=0, at_most=2**63 - 1)

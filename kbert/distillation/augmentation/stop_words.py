@@ -68,11 +68,11 @@ def read_stop_words(path: PathLike) -> frozenset[str]:
     path = os.fspath(path)
     words: set[str] = set()
     for number, line in DataFile(path).lines():
-        found = line.split()
-        if len(found) > 1:
+        line_words = line.split()
+        if len(line_words) > 1:
             raise ValueError(
-                f"{path}, line {number}: a file of stop words has one word a line. "
+                f"{path}, line {number}: a file of stop words must have one word per line. "
                 f"Received: {line!r:.80}"
             )
-        words.update(word.lower() for word in found)
+        words.update(word.lower() for word in line_words)
     return frozenset(words)

@@ -39,21 +39,21 @@ def row_keys(features: Mapping[str, Any], num_segments: int) -> tuple[np.ndarray
     has_texts = mask.ndim == 3
     real = (mask if has_texts else mask[:, None]) > 0  # (B, W, T)
     sizes = np.stack([_last(real.any(2)), _last(real.any(1))], 1)
-    read = [name for name in _READ if name in features]
-    if not num_segments and "segment_ids" in read:
-        read.remove("segment_ids")
-    columns = [np.asarray(features[name], np.int32) for name in read] + [mask.astype(np.int32)]
-    head = ",".join(read).encode()
+    names = [name for name in _READ if name in features]
+    if not num_segments and "segment_ids" in names:
+        names.remove("segment_ids")
+    columns = [np.asarray(features[name], np.int32) for name in names] + [mask.astype(np.int32)]
+    head = ",".join(names).encode()
     keys = np.empty(len(mask), f"S{KEY_BYTES}")
     for row, size in enumerate(sizes):
-        cut = tuple(map(slice, size if has_texts else size[1:]))
+        slices = tuple(map(slice, size if has_texts else size[1:]))
         digest = hashlib.blake2b(head + size.tobytes(), digest_size=KEY_BYTES)
         for column in columns:
-            digest.update(np.ascontiguousarray(column[row][cut]))
+            digest.update(np.ascontiguousarray(column[row][slices]))
         keys[row] = digest.digest()
     return keys, sizes
 
 
 def _last(real: Any) -> np.ndarray:
-    """(B, n) bool -> (B,) int32: one more than the index of the last true value; at least 1."""
+    """Returns 1 + the index of the last true value of each row, (B,) int32; at least 1."""
     return np.where(real, np.arange(1, real.shape[1] + 1), 1).max(1).astype(np.int32)

@@ -46,7 +46,7 @@ class Layout:
         return [None if isinstance(axis, str) else axis for axis in self.axes]
 
     def counts(self, sizes: np.ndarray) -> np.ndarray:
-        """W and T of rows (n, 2) -> number of values of each row, (n,) int64."""
+        """Returns the number of values of each row, (n,) int64; `sizes` (n, 2) are W and T."""
         texts, tokens = np.asarray(sizes, np.int64).T
         lengths: dict[Any, Any] = {TEXTS: texts, TOKENS: tokens}
         count = np.ones(len(sizes), np.int64)
@@ -55,11 +55,11 @@ class Layout:
         return count
 
     def bytes_of(self, sizes: np.ndarray) -> np.ndarray:
-        """W and T of rows (n, 2) -> bytes of each row, (n,) int64."""
+        """Returns the bytes of each row, (n,) int64; `sizes` (n, 2) are W and T of the rows."""
         return self.counts(sizes) * np.dtype(self.dtype).itemsize
 
     def trim(self, values: np.ndarray, texts: int, tokens: int) -> np.ndarray:
-        """Returns a row of a batch without its padding, flattened."""
+        """Returns the first W texts and T tokens of a row's padded output, flattened."""
         return values[tuple(slice(size) for size in self.shape(texts, tokens))].ravel()
 
     def to_json(self) -> dict[str, Any]:

@@ -23,12 +23,12 @@ _OF_HEAD = {"row": (), "token": (TOKENS,), "choice": (TEXTS,)}
 
 
 def identity(teacher: FineTuningTask) -> dict[str, Any]:
-    """Returns all that a teacher's outputs depend on besides the text, as a dict for JSON."""
-    read = {name: getattr(teacher, name, None) for name in ("labels", "multi_label", "pooling")}
+    """Returns everything but the text that a teacher's outputs depend on, as a dict for JSON."""
+    settings = {name: getattr(teacher, name, None) for name in ("labels", "multi_label", "pooling")}
     return {
         "kind": type(teacher).__name__,
         "config": {"kind": type(teacher.encoder).__name__, **teacher.encoder.config.to_dict()},
-        "settings": {name: value for name, value in read.items() if value is not None},
+        "settings": {name: value for name, value in settings.items() if value is not None},
         "precision": teacher.encoder.dtype_policy.name,
         "tokenizer": teacher.tokenizer.checksum,
         "weights": fingerprints.blake2b(_weights(teacher)),
@@ -36,6 +36,7 @@ def identity(teacher: FineTuningTask) -> dict[str, Any]:
 
 
 def _weights(teacher: FineTuningTask) -> Iterator[fingerprints.Part]:
+    """Yields name, type and shape, then values, of each weight, ordered by name, for a checksum."""
     for prefix, part in sorted(teacher.parts.items()):
         for name, array in sorted(get_arrays(part, prefix).items()):
             yield f"{name} {array.dtype} {array.shape}"
@@ -43,10 +44,16 @@ def _weights(teacher: FineTuningTask) -> Iterator[fingerprints.Part]:
 
 
 def layout_of(name: str, teacher: FineTuningTask, dtype: str) -> Layout:
-    """Returns the layout of a token-wise output such as "hidden_states/2", see `Term.reads_of`."""
+    """Returns the layout of a token-wise output.
+
+    Args:
+        name: "hidden_states/2", "scores/2", "query/2" …: kind and layer, see `Term.reads_of`.
+        teacher: task with an encoder of the BERT family, else ValueError.
+        dtype: type of the cached numbers.
+    """
     if not isinstance(teacher.encoder, Encoder):
         raise ValueError(
-            "Of an encoder outside the BERT family a cache holds predictions of heads alone: use "
+            "For encoders outside the BERT family a cache stores predictions of heads only: use "
             f"SoftTargets, or no cache_dir. Received: {name} of a {type(teacher.encoder).__name__}"
         )
     kind, _ = _parts(name)
@@ -60,25 +67,25 @@ def layout_of(name: str, teacher: FineTuningTask, dtype: str) -> Layout:
 
 
 def returned(names: Iterable[str]) -> dict[str, bool]:
-    """Returns the arguments of an encoder that request these outputs."""
+    """Returns the arguments of `Encoder.call` that request token-wise outputs of these names."""
     kinds = {_parts(name)[0] for name in names}
-    asked = {"return_hidden_states": _HIDDEN in kinds, "return_internals": bool(kinds - {_HIDDEN})}
-    return {name: True for name, is_asked in asked.items() if is_asked}
+    flags = {"return_hidden_states": _HIDDEN in kinds, "return_internals": bool(kinds - {_HIDDEN})}
+    return {name: True for name, is_needed in flags.items() if is_needed}
 
 
 def head_layout(teacher: FineTuningTask, values: np.ndarray) -> Layout:
-    """Returns the layout of a head's logits (B, …); they are few, and so cached in float32."""
+    """Returns the layout of a head's predictions `values` (B, …), which are cached in float32."""
     axes = _OF_HEAD[teacher.predicts_per]
     return Layout((*axes, *values.shape[1 + len(axes) :]), "float32", FILL)
 
 
 def is_head(name: str) -> bool:
-    """Whether an output is the prediction of a head."""
+    """Whether the output of this name is the prediction of a head."""
     return name.startswith(f"{HEADS}/")
 
 
 def take(reading: Reading, names: Iterable[str], mask: Tensor, dtype: str) -> dict[str, Tensor]:
-    """Returns the named outputs, each (B, …), and the predictions of all heads.
+    """Returns name -> values (B, …) of token-wise outputs and of the predictions of all heads.
 
     Args:
         reading: the teacher's outputs for a batch.
@@ -87,19 +94,19 @@ def take(reading: Reading, names: Iterable[str], mask: Tensor, dtype: str) -> di
         dtype: type of the token-wise outputs; predictions are float32.
     """
     texts = ops.shape(mask)[1] if len(mask.shape) == 3 else 1
-    found = {
+    outputs = {
         f"{HEADS}/{head}": ops.cast(prediction.values, "float32")
         for head, prediction in reading.predictions.items()
     }
     for name in names:
         kind, layer = _parts(name)
         if kind == _HIDDEN:
-            of = reading.outputs[_HIDDEN][layer]
+            values = reading.outputs[_HIDDEN][layer]
         else:
-            of = reading.outputs["internals"][layer - 1][kind]
-        by_row = ops.reshape(of, (-1, texts, *ops.shape(of)[1:]))
-        found[name] = ops.cast(by_row, dtype)
-    return found
+            values = reading.outputs["internals"][layer - 1][kind]
+        by_row = ops.reshape(values, (-1, texts, *ops.shape(values)[1:]))
+        outputs[name] = ops.cast(by_row, dtype)
+    return outputs
 
 
 def restore(

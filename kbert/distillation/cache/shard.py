@@ -33,16 +33,16 @@ def write_shard(
         sizes: sizes of the rows, (n, 2) int32, see `row_keys`.
         outputs: name -> n flat arrays.
     """
-    raw = np.frombuffer(keys.tobytes(), np.uint8).reshape(-1, KEY_BYTES)
-    arrays: dict[str, np.ndarray] = {"keys": raw, "sizes": np.asarray(sizes, np.int32)}
+    raw_keys = np.frombuffer(keys.tobytes(), np.uint8).reshape(-1, KEY_BYTES)
+    arrays: dict[str, np.ndarray] = {"keys": raw_keys, "sizes": np.asarray(sizes, np.int32)}
     arrays |= {name: np.concatenate(rows) for name, rows in outputs.items()}
     names = sorted(outputs)
-    sums = [
+    checksums = [
         fingerprints.crc32(arrays[name] for name in _INDEX),
         *(fingerprints.crc32([arrays[x]]) for x in names),
     ]
-    arrays[_SUMS] = np.array(sums, np.uint32)
-    path = os.path.join(folder, fingerprints.blake2b(["\n".join(names), raw], 8) + SUFFIX)
+    arrays[_SUMS] = np.array(checksums, np.uint32)
+    path = os.path.join(folder, fingerprints.blake2b(["\n".join(names), raw_keys], 8) + SUFFIX)
     write_safetensors(path, arrays)
     return path
 
@@ -67,16 +67,16 @@ class Shard:
         self.path = path
         self._layouts = layouts
         file = self._file()
-        held = {*file.keys()}
-        self.names = sorted(held - {*_INDEX, _SUMS})
+        tensor_names = {*file.keys()}
+        self.names = sorted(tensor_names - {*_INDEX, _SUMS})
         unknown = [name for name in self.names if name not in layouts]
-        if unknown or len(held) != len(self.names) + 3:
+        if unknown or len(tensor_names) != len(self.names) + 3:
             raise self._damaged(f"the manifest has no {', '.join(unknown) or 'such shard'}")
-        raw, sizes, sums = (file.get_tensor(name) for name in (*_INDEX, _SUMS))
-        self._sums = dict(zip(("", *self.names), sums.tolist(), strict=True))
-        if fingerprints.crc32([raw, sizes]) != self._sums[""]:
-            raise self._damaged("its index has another checksum")
-        self.keys = np.frombuffer(raw.tobytes(), f"S{KEY_BYTES}")
+        raw_keys, sizes, checksums = (file.get_tensor(name) for name in (*_INDEX, _SUMS))
+        self._sums = dict(zip(("", *self.names), checksums.tolist(), strict=True))
+        if fingerprints.crc32([raw_keys, sizes]) != self._sums[""]:
+            raise self._damaged("the checksum of its index differs")
+        self.keys = np.frombuffer(raw_keys.tobytes(), f"S{KEY_BYTES}")
         self.sizes = sizes
         self._arrays: dict[str, Any] = {}  # read in slices
         self._ends: dict[str, np.ndarray] = {}
@@ -85,7 +85,7 @@ class Shard:
         return len(self.keys)
 
     def row(self, name: str, number: int) -> np.ndarray:
-        """Returns one output of a row, without padding."""
+        """Returns output `name` of row `number` of the shard, without padding."""
         if name not in self._arrays:
             self._arrays[name] = self._open(name)
         start, end = self._ends[name][number : number + 2]
@@ -97,12 +97,13 @@ class Shard:
         self._arrays = {}
 
     def _open(self, name: str) -> Any:
+        """Returns a slice of the file for one output; verifies the checksum the first time."""
         file = self._file()
         if name not in self._ends:
             array = file.get_tensor(name)
             ends = np.concatenate([[0], np.cumsum(self._layouts[name].counts(self.sizes))])
             if len(array) != ends[-1] or fingerprints.crc32([array]) != self._sums[name]:
-                raise self._damaged(f"{name} has another checksum")
+                raise self._damaged(f"the checksum of {name} differs")
             self._ends[name] = ends
         return file.get_slice(name)
 
@@ -110,10 +111,10 @@ class Shard:
         try:
             return open_safetensors(self.path)
         except ValueError as error:
-            raise self._damaged("no valid safetensors file") from error
+            raise self._damaged("not a valid safetensors file") from error
 
     def _damaged(self, why: str) -> ValueError:
         return ValueError(
-            "A shard of the teacher's outputs is damaged; remove it, and its rows are computed "
+            "A shard of the teacher's outputs is damaged: delete it, and its rows are computed "
             f"again. Received: {self.path} ({why})"
         )

@@ -32,11 +32,11 @@ class CacheSize(NamedTuple):
     by_output: dict[str, int]
 
     def __str__(self) -> str:
-        each = self.total_bytes / max(self.rows, 1)
-        shown = ", ".join(f"{name} {show_bytes(size)}" for name, size in self.by_output.items())
+        mean = self.total_bytes / max(self.rows, 1)
+        details = ", ".join(f"{name} {show_bytes(size)}" for name, size in self.by_output.items())
         return (
-            f"{self.rows:,} texts, {show_bytes(each)} each, {show_bytes(self.total_bytes)} in all "
-            f"({shown}); to be written: {self.missing_rows:,} texts, "
+            f"{self.rows:,} texts, {show_bytes(mean)} each, {show_bytes(self.total_bytes)} in all "
+            f"({details}); to be written: {self.missing_rows:,} texts, "
             f"{show_bytes(self.missing_bytes)}"
         )
 
@@ -48,7 +48,7 @@ def cache_size(
     layouts: Mapping[str, Layout],
     needed: Sequence[str],
 ) -> CacheSize:
-    """Returns the size of distinct rows; a row is missing if one of its needed outputs is.
+    """Returns the size of distinct rows; a row is missing if the cache lacks a needed output of it.
 
     Args:
         store: the cache.
@@ -58,15 +58,16 @@ def cache_size(
         needed: names of the outputs that the loss reads.
     """
     places = {name: store.find(keys, name) for name in layouts}
-    absent = np.any([places[name] < 0 for name in needed], axis=0)
-    each = {name: layout.bytes_of(sizes) for name, layout in layouts.items()}
-    new = [name for name in layouts if np.any(places[name][absent] < 0)]
+    is_missing = np.any([places[name] < 0 for name in needed], axis=0)
+    row_bytes = {name: layout.bytes_of(sizes) for name, layout in layouts.items()}
+    missing_names = [name for name in layouts if np.any(places[name][is_missing] < 0)]
     return CacheSize(
         rows=len(keys),
-        total_bytes=int(sum(x.sum() for x in each.values()) + _INDEX_BYTES * len(keys)),
-        missing_rows=int(absent.sum()),
+        total_bytes=int(sum(x.sum() for x in row_bytes.values()) + _INDEX_BYTES * len(keys)),
+        missing_rows=int(is_missing.sum()),
         missing_bytes=int(
-            sum(each[name][absent].sum() for name in new) + _INDEX_BYTES * absent.sum()
+            sum(row_bytes[name][is_missing].sum() for name in missing_names)
+            + _INDEX_BYTES * is_missing.sum()
         ),
-        by_output={name: int(x.sum()) for name, x in each.items()},
+        by_output={name: int(x.sum()) for name, x in row_bytes.items()},
     )

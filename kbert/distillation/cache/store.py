@@ -67,22 +67,34 @@ class Store:
                 self._shards[name] = Shard(os.path.join(self.folder, name), self.layouts)
 
     def find(self, keys: np.ndarray, name: str) -> np.ndarray:
-        """Keys (N,) -> place of this output for each row, (N,) int64; -1 if it is not cached."""
+        """Returns the place of output `name` for each row, (N,) int64; -1 if it is not cached.
+
+        Args:
+            keys: keys of the rows, (N,) of 16 bytes.
+            name: name of the output.
+
+        Returns:
+            Places for `read`: number of the shard · 2³² + number of the row in it.
+        """
         shards = tuple(x for x, shard in self._shards.items() if name in shard.names)
         if not shards:
             return np.full(len(keys), -1, np.int64)
         if shards not in self._found:
             numbers = {x: number << _ROW_BITS for number, x in enumerate(self._shards)}
             places = np.concatenate([numbers[x] + np.arange(len(self._shards[x])) for x in shards])
-            known = np.concatenate([self._shards[x].keys for x in shards])
-            order = np.argsort(known, kind="stable")
-            self._found = {shards: (known[order], places[order])}
-        known, places = self._found[shards]
-        at = np.minimum(np.searchsorted(known, keys), len(known) - 1)
-        return np.where(known[at] == keys, places[at], -1)
+            known_keys = np.concatenate([self._shards[x].keys for x in shards])
+            order = np.argsort(known_keys, kind="stable")
+            self._found = {shards: (known_keys[order], places[order])}
+        known_keys, places = self._found[shards]
+        positions = np.minimum(np.searchsorted(known_keys, keys), len(known_keys) - 1)
+        return np.where(known_keys[positions] == keys, places[positions], -1)
 
     def write(self, rows: Iterable[Row], layouts: Mapping[str, Layout]) -> None:
-        """Adds rows: (key, W and T (2,), name -> flat array) each; for one process at a time.
+        """Writes rows to new shards; only one process at a time may call it.
+
+        Args:
+            rows: (key, W and T as an array (2,), name -> flat array) of each row.
+            layouts: name -> layout of these outputs.
 
         Raises:
             OSError: the disk is full or not writable.
@@ -117,8 +129,8 @@ class Store:
         for row, place in enumerate(places.tolist()):
             shard = shards[place >> _ROW_BITS]
             values = shard.row(name, place & (1 << _ROW_BITS) - 1)
-            whole: Any = (row, *map(slice, values.shape))
-            batch[whole] = values
+            target: Any = (row, *map(slice, values.shape))
+            batch[target] = values
             self._keep_few_open(shard)
         return batch
 
@@ -131,23 +143,25 @@ class Store:
         if needed > free:
             raise OSError(
                 errno.ENOSPC,
-                f"The teacher's outputs take {show_bytes(needed)} of disk, and less is free; "
-                f"another cache_dir, shorter rows (max_length) or fewer layers help. Received: "
-                f"{show_bytes(free)} in {self.folder}",
+                f"The teacher's outputs need {show_bytes(needed)} of disk space, more than is "
+                "free: use another cache_dir, shorter sequences (max_length) or fewer layers. "
+                f"Received: {show_bytes(free)} in {self.folder}",
             )
 
     def _keep_few_open(self, shard: Shard) -> None:
+        """Closes the shard that was opened first if more than `_OPEN_SHARDS` are open."""
         if shard.path not in self._opened:
             self._opened[shard.path] = shard
             if len(self._opened) > _OPEN_SHARDS:
                 self._opened.pop(next(iter(self._opened))).close()
 
     def _check_counts(self, sizes: np.ndarray, columns: Mapping[str, Sequence[np.ndarray]]) -> None:
+        """Raises ValueError if the length of an array is not that of its layout and row size."""
         for name, rows in columns.items():
             if not np.array_equal([len(x) for x in rows], self.layouts[name].counts(sizes)):
                 raise ValueError(
-                    f"Rows of {name} must have the shape {self.layouts[name].axes}; a task "
-                    "declares by `predicts_per` what its predictions are of. Received: others"
+                    f"Rows of {name} must have the shape {self.layouts[name].axes}: the task's "
+                    "`predicts_per` must match its predictions. Received: other shapes"
                 )
 
 

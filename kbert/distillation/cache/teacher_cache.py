@@ -83,8 +83,8 @@ class TeacherCache:
         if not (of_tokens or reads_heads):
             names = ", ".join(type(term).__name__ for term in terms)
             raise ValueError(
-                "A term declares by `reads_of` or `reads_heads` what it compares of the teacher, "
-                f"so that it is cached. Received: {names}"
+                "With a cache, terms must declare by `reads_of` or `reads_heads` which outputs of "
+                f"the teacher they compare. Received: {names}"
             )
         self._reads_heads = reads_heads
         # For a few more bytes, a later stage that trains the head finds its targets in the cache.
@@ -93,14 +93,14 @@ class TeacherCache:
         self._forward = inference.compiled(self._outputs, *teacher.parts.values(), check=False)
 
     def size(self, rows: Rows) -> CacheSize:
-        """Returns the size on disk of the rows of a table."""
+        """Returns the size on disk of a table's rows, cached or missing, without computing them."""
         store = self._open()
         keys, sizes, first = self._distinct(rows)
         layouts = self._all_layouts(store, rows)
         return cache_size(store, keys[first], sizes[first], layouts, self._needed(layouts))
 
     def fill(self, rows: Rows, batch_size: int, verbose: str | int = "auto") -> CachedRows:
-        """Computes the teacher's outputs of missing rows, and returns all rows with their places.
+        """Computes and caches the outputs of missing rows; returns access to those of all rows.
 
         Args:
             rows: N rows of a table.
@@ -124,15 +124,29 @@ class TeacherCache:
                 atomic.remove_leftovers(self.folder)
                 store.refresh()  # another process may have been writing
                 places = {name: store.find(keys[first], name) for name in layouts}
-                wanted = np.any([places[name] < 0 for name in needed], axis=0)
-                lacking = [name for name, at in places.items() if np.any(at[wanted] < 0)]
-                new = {name: layouts[name] for name in lacking}
-                made = self._rows(rows, keys, sizes, first[wanted], new, batch_size, verbose)
-                store.write(made, new)
+                is_missing = np.any([places[name] < 0 for name in needed], axis=0)
+                missing_names = [
+                    name
+                    for name, output_places in places.items()
+                    if np.any(output_places[is_missing] < 0)
+                ]
+                new_layouts = {name: layouts[name] for name in missing_names}
+                new_rows = self._rows(
+                    rows, keys, sizes, first[is_missing], new_layouts, batch_size, verbose
+                )
+                store.write(new_rows, new_layouts)
         return CachedRows(store, {name: store.find(keys, name) for name in needed})
 
     def reading(self, batch: Tensors, student: Reading) -> Reading:
-        """Returns the teacher's outputs from a batch of `CachedRows.attach`."""
+        """Returns the teacher's outputs that a batch contains.
+
+        Args:
+            batch: batch of a dataset from `CachedRows.attach`.
+            student: outputs of the student for the same batch.
+
+        Raises:
+            ValueError: the batch contains no outputs of the teacher.
+        """
         features = {
             name.removeprefix(outputs.FEATURE): values
             for name, values in batch.items()
@@ -140,7 +154,7 @@ class TeacherCache:
         }
         if not features:
             raise ValueError(
-                "With a cache_dir batches hold the teacher's outputs: use those of "
+                "With a cache_dir, batches must contain the teacher's outputs: use those of "
                 f"Distiller.batches. Received: {', '.join(sorted(batch))}"
             )
         return outputs.restore(features, self._teacher, student, self._reads_heads)
@@ -149,7 +163,7 @@ class TeacherCache:
         return Store(self.folder, outputs.identity(self._teacher), self._dtype)
 
     def _distinct(self, rows: Rows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Returns keys (N,) and sizes (N, 2) of all rows, and numbers of the distinct rows."""
+        """Returns keys (N,) and sizes (N, 2) of all rows, and the numbers of distinct rows."""
         keys, sizes = np.empty(len(rows), "S16"), np.empty((len(rows), 2), np.int32)
         for index, features in self._predictor.batches(rows, _ROWS_AT_ONCE):
             keys[index], sizes[index] = row_keys(features, self._segments)
@@ -157,21 +171,25 @@ class TeacherCache:
         return keys, sizes, np.sort(first)
 
     def _all_layouts(self, store: Store, rows: Rows) -> dict[str, Layout]:
-        """Returns all layouts; those of heads come from the manifest or a forward pass."""
+        """Returns name -> layout of all outputs to cache.
+
+        The layouts of heads come from the cache, or from a forward pass of the shortest row.
+        """
         if not self._has_heads:
             return self._layouts
         heads = {name: x for name, x in store.layouts.items() if outputs.is_head(name)}
         if not heads:
             _, features = next(self._predictor.batches(rows, 1, np.argsort(rows.lengths)[:1]))
-            found = self._forward({name: np.asarray(x) for name, x in features.items()})
+            forward_outputs = self._forward({name: np.asarray(x) for name, x in features.items()})
             heads = {
                 name: outputs.head_layout(self._teacher, values)
-                for name, values in found.items()
+                for name, values in forward_outputs.items()
                 if outputs.is_head(name)
             }
         return {**self._layouts, **heads}
 
     def _needed(self, layouts: Mapping[str, Layout]) -> list[str]:
+        """Returns the names of the outputs that the loss reads."""
         return [name for name in layouts if self._reads_heads or not outputs.is_head(name)]
 
     def _rows(
@@ -184,28 +202,44 @@ class TeacherCache:
         batch_size: int,
         verbose: str | int,
     ) -> Iterator[Row]:
-        """Yields the teacher's outputs of rows, the longest first."""
+        """Yields (key, size, name -> flat array) for rows, the longest first; runs the teacher.
+
+        Args:
+            rows: N rows of a table.
+            keys: keys of the rows, (N,).
+            sizes: sizes of the rows, (N, 2), see `row_keys`.
+            numbers: numbers of the rows to compute.
+            layouts: name -> layout of the outputs to compute.
+            batch_size: rows per batch.
+            verbose: progress bar, see `fill`.
+
+        Raises:
+            ValueError: an output is not finite.
+        """
         done = 0
         with Progress("", len(numbers), " examples", verbose=verbose) as bar:
             for index, features in self._predictor.batches(rows, batch_size, numbers):
-                found = self._forward(inference.pad(features))
-                _check_finite({name: found[name] for name in layouts}, self._dtype)
-                for place, row in enumerate(index):
+                batch_outputs = self._forward(inference.pad(features))
+                _check_finite({name: batch_outputs[name] for name in layouts}, self._dtype)
+                for position, row in enumerate(index):
                     size = sizes[row].tolist()
-                    made = {k: x.trim(found[k][place], *size) for k, x in layouts.items()}
-                    yield keys[row], sizes[row], made
+                    row_outputs = {
+                        k: x.trim(batch_outputs[k][position], *size) for k, x in layouts.items()
+                    }
+                    yield keys[row], sizes[row], row_outputs
                 done += len(index)
                 bar.show(done)
 
     def _outputs(self, features: Tensors) -> dict[str, Tensor]:
-        found = read(
+        """Returns name -> the teacher's output (B, …) for a batch of features."""
+        reading = read(
             self._teacher,
             features,
             training=False,
             returned=self._returned,
             heads=self._has_heads,
         )
-        return outputs.take(found, self._layouts, features["padding_mask"], self._dtype)
+        return outputs.take(reading, self._layouts, features["padding_mask"], self._dtype)
 
 
 class CachedRows:
@@ -235,27 +269,29 @@ class CachedRows:
 
         def look_up(rows: np.ndarray, texts: int, tokens: int) -> list[np.ndarray]:
             return [
-                self._store.read(name, at[rows], texts, tokens) for name, at in self._places.items()
+                self._store.read(name, output_places[rows], texts, tokens)
+                for name, output_places in self._places.items()
             ]
 
         def add(batch: Tensors) -> dict[str, Tensor]:
             shape = tf.shape(batch["padding_mask"])
             texts = shape[1] if batch["padding_mask"].shape.rank == 3 else 1
-            found = tf.numpy_function(look_up, [batch["rows"], texts, shape[-1]], dtypes)
-            for name, values in zip(names, found, strict=True):
-                own = self._store.layouts[name].static_shape()
-                values.set_shape([batch["rows"].shape[0], *own])
-            added = {outputs.FEATURE + k: x for k, x in zip(names, found, strict=True)}
-            return {**batch, **added}
+            tensors = tf.numpy_function(look_up, [batch["rows"], texts, shape[-1]], dtypes)
+            for name, values in zip(names, tensors, strict=True):
+                row_shape = self._store.layouts[name].static_shape()
+                values.set_shape([batch["rows"].shape[0], *row_shape])
+            teacher_features = {outputs.FEATURE + k: x for k, x in zip(names, tensors, strict=True)}
+            return {**batch, **teacher_features}
 
         dataset = dataset.map(stage(add), num_parallel_calls=tf.data.AUTOTUNE)
         return dataset.prefetch(tf.data.AUTOTUNE)
 
 
 def _check_finite(found: Mapping[str, np.ndarray], dtype: str) -> None:
+    """Raises ValueError if an output is NaN or infinite, in the cache's `dtype` or at all."""
     for name, values in found.items():
         if not np.isfinite(values).all():
-            hint = 'has larger numbers than float16: take cache_dtype="float32"'
+            hint = 'has values that float16 does not support: use cache_dtype="float32"'
             raise ValueError(
                 "The outputs of a teacher must be finite, in the cache's dtype too. "
                 f"Received: {name}, which {hint if dtype == 'float16' else 'is NaN or infinite'}"
@@ -263,20 +299,22 @@ def _check_finite(found: Mapping[str, np.ndarray], dtype: str) -> None:
 
 
 def _check_tables(student: EncoderTask, teacher: EncoderTask) -> None:
+    """Raises ValueError unless both are fine-tuning tasks, whose rows never change."""
     if isinstance(student, Pretraining):
         cost = _PLACES * student.encoder.config.vocabulary_size * 2
         raise ValueError(
-            "Every epoch masks other words of a text, so no cached row would be used "
-            f"twice, and a row of 128 tokens would take {show_bytes(cost)} ({_PLACES} places of "
-            "float16 logits): a cache is for tasks on tables. Received: cache_dir for a Pretraining"
+            "A cache is supported for tasks on tables only: pretraining masks other tokens in "
+            "every epoch, so no cached row would be used twice, and a row of 128 tokens would "
+            f"take {show_bytes(cost)} ({_PLACES} positions of float16 logits). "
+            "Received: cache_dir for a Pretraining"
         )
     if not isinstance(student, FineTuningTask):
         raise ValueError(
-            "A cache is for tasks that are trained on tables. Received: cache_dir for a "
+            "A cache is supported for tasks on tables only. Received: cache_dir for a "
             f"{type(student).__name__}"
         )
     if not isinstance(teacher, FineTuningTask):
         raise ValueError(
-            "A cached teacher reads what its student reads: it is a task on tables too. Received: "
+            "A cached teacher must be a task on tables, like its student. Received: "
             f"a {type(teacher).__name__}"
         )

@@ -24,8 +24,8 @@ FILE = "model.onnx"
 OPSET = 18  # the newest that tf2onnx writes
 LARGEST = 2**31 - 2**20  # most bytes of weights in one file (protocol buffers end at 2 GiB)
 _SATURATING = (
-    "On x86-64 without VNNI sums of two products of 8 bits are held in 16, and some may not fit: "
-    "the model answers otherwise there."
+    "On x86-64 without VNNI, sums of two 8-bit products are stored in 16 bits and may overflow: "
+    "the model's answers differ on such processors."
 )
 _LARGE = 1 << 14  # least bytes of a weight; smaller constants may be sizes, axes, and so on
 _ALIKE = "alike_on_all_processors"  # key of `export.json`: `saturating` found no unsafe product
@@ -63,8 +63,8 @@ def write(
     size = sum(x.shape.num_elements() * x.dtype.size for x in rows.concrete.captured_inputs)
     if size > LARGEST:
         raise ValueError(
-            'An ONNX file holds at most 2 GB: format="openvino" has no such limit. '
-            f"Received: {size:,} bytes of weights"
+            'The weights of an ONNX file must not exceed 2 GB; use format="openvino", which has '
+            f"no such limit. Received: {size:,} bytes of weights"
         )
     model = _convert(rows, onnx)
     name_axes(model.graph.input, rows.inputs)
@@ -72,7 +72,10 @@ def write(
     parts = graphs(model.graph)
     kinds = {node.op_type for part in parts for node in part.node}
     if used := sorted(kind for kind in kinds if not onnx.defs.has(kind)):
-        raise ValueError(f"The model has operations that ONNX has not. Received: {', '.join(used)}")
+        raise ValueError(
+            "The model must not have operations that ONNX does not support. Received: "
+            f"{', '.join(used)}"
+        )
     name_axes(model.graph.output, rows.outputs)
     path = os.path.join(folder, FILE)
     if precision == "int8":
@@ -292,7 +295,7 @@ def load(folder: str, description: Mapping[str, Any], threads: int | None) -> Ru
         onnx = optional("onnx", EXTRA)
         if found := saturating(onnx.load_model(path), onnx):
             logging.getLogger("absl").warning(
-                "%s Exported again by this version it does not. Received: %s in %s",
+                "%s Export the model again with this version to avoid this. Received: %s in %s",
                 *(_SATURATING, ", ".join(found), path),
             )
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])

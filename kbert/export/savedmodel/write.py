@@ -105,10 +105,10 @@ def export_saved_model(
     """
     if keras.backend.backend() != "tensorflow":
         raise RuntimeError(
-            "A SavedModel that takes text is written under the TensorFlow backend only. "
-            "Save the task with save_to_preset(folder), then, in a process started with "
-            "KERAS_BACKEND=tensorflow, load it with from_preset(folder) and export it there. "
-            f"Received: KERAS_BACKEND={keras.backend.backend()}"
+            "Writing a SavedModel requires the TensorFlow backend. Save the task with "
+            "save_to_preset(folder), then, in a process started with KERAS_BACKEND=tensorflow, "
+            "load it with from_preset(folder) and export it there. Received: "
+            f"KERAS_BACKEND={keras.backend.backend()}"
         )
     directory = os.fspath(directory)
     entries = {name: bounded(x, max_bytes) for name, x in signatures.items()}
@@ -184,8 +184,8 @@ def run_once(folder: str, signatures: Mapping[str, Signature]) -> None:
                 answers = session.run(wanted, given)
             except tf.errors.OpError as error:
                 raise ValueError(
-                    "A SavedModel is kept if it answers a request of texts, and this one does not. "
-                    f"Received: {name!r}: {' '.join(error.message.split())[:500]}"
+                    "A SavedModel must answer a test request of texts before it is published; "
+                    f"this one failed. Received: {name!r}: {' '.join(error.message.split())[:500]}"
                 ) from error
             refuse_not_finite(answers, f"{name!r}")
 
@@ -267,15 +267,18 @@ def refuse_differences(
     """
     found = compare(folder, signatures, texts)
     if not found:
-        logging.warning("No entry point takes texts alone and gives numbers: nothing was compared")
+        logging.warning(
+            "No entry point has texts as its only inputs and numbers as outputs: the precision "
+            "was not checked"
+        )
         return
     worst = largest(found)
     logging.info(
-        "savedmodel, %s: largest difference to float32 %.2g (%s)", precision, found[worst], worst
+        "savedmodel, %s: largest difference from float32 %.2g (%s)", precision, found[worst], worst
     )
     if not found[worst] <= tolerance:
         raise ValueError(
-            f"A SavedModel in {precision} may differ from float32 by {tolerance:g} at most, in "
-            "units of the largest number that it gives; `tolerance` sets another bound. "
-            f"Received: {found[worst]:.3g} in {worst!r}"
+            f"A SavedModel in {precision} must not differ from float32 by more than "
+            f"{tolerance:g}, relative to the largest number of the float32 output; pass "
+            f"`tolerance` for another bound. Received: {found[worst]:.3g} in {worst!r}"
         )

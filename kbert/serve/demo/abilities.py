@@ -30,7 +30,7 @@ class Texts:
         'rain'
         >>> Texts(3).read({"text": "rain"}, "text")
         Traceback (most recent call last):
-        kbert.serve.http.errors.Refused: A text has 3 bytes at most. Received: 4 in 'text'
+        kbert.serve.http.errors.Refused: A text must have at most 3 bytes. Received: 4 in 'text'
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -44,18 +44,19 @@ class Texts:
         """Returns a list of strings of a request, together within the limit."""
         values = request.get(name)
         if not isinstance(values, list) or not values:
-            raise Refused(400, f"{name!r} is a list of texts. Received: {describe(values)}")
+            raise Refused(400, f"{name!r} must be a list of texts. Received: {describe(values)}")
         found = [self._checked(value, name) for value in values]
         self._checked("".join(found), name)
         return found
 
     def _checked(self, value: Any, name: str) -> str:
         if not isinstance(value, str):
-            raise Refused(400, f"{name!r} is a text. Received: {describe(value)}")
+            raise Refused(400, f"{name!r} must be a text. Received: {describe(value)}")
         size = len(value.encode())
         if size > self.max_bytes:
             raise Refused(
-                400, f"A text has {self.max_bytes} bytes at most. Received: {size} in {name!r}"
+                400,
+                f"A text must have at most {self.max_bytes} bytes. Received: {size} in {name!r}",
             )
         return value
 
@@ -142,7 +143,7 @@ def _predict(task: FineTuningTask, request: Request, texts: Texts) -> dict[str, 
     names = task.columns.found_in(row) if isinstance(row, dict) else None
     if not isinstance(row, dict) or names is None:
         found = ", ".join(sorted(row))[:80] if isinstance(row, dict) and row else describe(row)
-        raise Refused(400, f"'row' has the column(s) {task.columns.rule}. Received: {found}")
+        raise Refused(400, f"'row' must have the column(s) {task.columns.rule}. Received: {found}")
     table = {
         name: [texts.read_list(row, name) if name in LISTS else texts.read(row, name)]
         for name in names

@@ -70,13 +70,17 @@ class Models:
         last = len(self._tasks) - 1
         is_number = isinstance(number, int) and not isinstance(number, bool)
         if not is_number or not 0 <= number <= last:
-            raise Refused(400, f"'model' is a number from 0 to {last}. Received: {number!r:.80}")
+            raise Refused(
+                400, f"'model' must be a number from 0 to {last}. Received: {number!r:.80}"
+            )
         answer = self._answers[number].get(ability)
         if answer is None:
             known = ", ".join(self._answers[number]) or "nothing"
-            raise Refused(404, f"The model can do {known}. Received: {ability[:80]!r}")
+            raise Refused(
+                404, f"The abilities of this model are {known}. Received: {ability[:80]!r}"
+            )
         if not self._waiting.acquire(blocking=False):
-            raise Refused(503, "Too many requests wait. Try again.", retry_after=1)
+            raise Refused(503, "Too many requests are waiting. Try again.", retry_after=1)
         try:
             with self._computing:
                 return answer(request)
@@ -92,8 +96,8 @@ class Models:
         task = self._tasks[number]
         if not isinstance(task, EncoderTask):
             raise ValueError(
-                "The nearest lines are found by a model on an encoder. "
-                f"Received: a {type(task).__name__} of {self._options.preset[number]!r}"
+                "The nearest lines require a model on an encoder. Received: a "
+                f"{type(task).__name__} of {self._options.preset[number]!r}"
             )
         self._answers[number]["nearest"] = nearest(task, lines, texts)
         self._lines = len(lines)
@@ -114,10 +118,12 @@ def _read_lines(path: str, most: int) -> list[str]:
         if line.strip():
             found[line.strip()] = None
         if len(found) == most:
-            logging.warning("Of %s the first %d lines are read", path, most)
+            logging.warning("Of %s only the first %d lines are read", path, most)
             break
     if not found:
-        raise ValueError(f"A file of lines has one that is not empty. Received: {path!r}")
+        raise ValueError(
+            f"A file of lines must have at least one line that is not empty. Received: {path!r}"
+        )
     return list(found)
 
 

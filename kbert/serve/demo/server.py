@@ -56,7 +56,7 @@ class Demo(Application):
     """
 
     headers = tuple((name.encode(), value.encode()) for name, value in _HEADERS.items())
-    failure = "The demo failed; what it printed says how."
+    failure = "The demo failed; see what it printed."
 
     models: Models
 
@@ -87,7 +87,10 @@ class Demo(Application):
         host = request.headers.get("host", "")
         name = host.rpartition(":")[0] if not host.endswith("]") and ":" in host else host
         if name.strip("[]").lower() not in _LOCAL:
-            raise Refused(403, "The demo answers at localhost. Received: another Host")
+            raise Refused(
+                403,
+                "The Host of a request must be local, such as localhost. Received: another Host",
+            )
 
     def routes(self) -> list[Any]:
         return [
@@ -104,18 +107,21 @@ class Demo(Application):
         from starlette.responses import Response
 
         if request.url.path not in self._files:
-            raise Refused(404, "There is no such page. Received: another path")
+            raise Refused(404, "The page does not exist. Received: another path")
         name, content = self._files[request.url.path]
         return Response(content, media_type=_TYPES[name.rpartition(".")[2]])
 
     async def _answer(self, request: Any) -> dict[str, Any]:
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind != "application/json":  # a form of another site cannot send this type
-            raise Refused(415, f"A request is application/json. Received: {kind[:80]}")
+            raise Refused(
+                415,
+                f"The content type of a request must be application/json. Received: {kind[:80]}",
+            )
         ability, asked = request.path_params["ability"], await self.read(request)
         loop = asyncio.get_running_loop()
         work = loop.run_in_executor(self._threads, self.models.answer, ability, asked)
         return await self.wait_for(request, work)
 
     async def _other(self, request: Any) -> None:
-        raise Refused(404, "Requests go to /api/. Received: another path")
+        raise Refused(404, "Requests must be sent to /api/. Received: another path")

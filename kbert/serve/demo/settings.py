@@ -19,27 +19,29 @@ class DemoOptions(HttpOptions):
     """
 
     preset: tuple[str, ...] = option(
-        help="Folder or name of a trained model, as --preset_dir of the other programs. Repeat it "
-        "for more models.",
+        help="Folder or name of a trained model, such as --preset_dir of the other programs. "
+        "Repeat the flag for more models.",
         repeated=True,
     )
     lines: str | None = option(
         None,
-        help="File of texts, one a line, plain or .gz, among which the nearest are found. By the "
-        "first preset that gives vectors (kbert.tasks.TextEmbedder), or else by the means of the "
-        "first preset's tokens.",
+        help="File of texts, one per line, plain or .gz, in which the nearest are searched. Uses "
+        "the first preset that embeds texts (kbert.tasks.TextEmbedder), or else the mean of "
+        "the first preset's token vectors.",
     )
-    most_lines: int = option(10_000, help="Lines that are read of it, at most.", at_least=1)
+    most_lines: int = option(10_000, help="Maximum number of lines read from --lines.", at_least=1)
     port: int = HttpOptions.with_default("port", 8502)
     max_body_bytes: int = HttpOptions.with_default("max_body_bytes", 2**16)
     max_text_bytes: int = option(
-        10_000, help="Largest text of a request, in bytes of UTF-8.", at_least=1
+        10_000, help="Maximum size of a text in a request, in bytes of UTF-8.", at_least=1
     )
     max_waiting: int = option(
-        8, help="Most requests that wait for the models; one beyond gets 503.", at_least=1
+        8,
+        help="Maximum number of requests that wait for the models; further ones get 503.",
+        at_least=1,
     )
     max_connections: int = HttpOptions.with_default("max_connections", 64)
 
     def check(self) -> None:
         if not self.preset:
-            raise ValueError("A demo has one preset at least. Received: none")
+            raise ValueError("A demo requires at least one preset. Received: none")

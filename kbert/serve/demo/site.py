@@ -96,13 +96,13 @@ def _check(task: Pretraining) -> None:
     found = plain and (tokenizer.special_tokens_in_text or tokenizer.added_tokens)
     if not plain or found or tokenizer.pair_separators != 1:
         raise ValueError(
-            "A site's model is a kbert.Encoder with BERT's WordPiece tokenizer, without special or "
+            "A site requires a kbert.Encoder with BERT's WordPiece tokenizer, without special or "
             f"added tokens in texts. Received: a {type(encoder).__name__} with a "
             f"{type(tokenizer).__name__}"
         )
     if task.masked_lm is None or not encoder.config.num_segments:
         raise ValueError(
-            "A site's model fills masks and knows segments. Received: "
+            "A site requires a model with a masked-LM head and segments. Received: "
             f"masked_lm={task.masked_lm is not None}, num_segments={encoder.config.num_segments}"
         )
 
@@ -204,14 +204,16 @@ def _read_runtime(path: PathLike) -> dict[str, bytes]:
     checksum = base64.b64encode(hashlib.sha512(archive).digest()).decode()
     if checksum != RUNTIME_SHA512:
         raise ValueError(
-            f"The runtime is npm's {RUNTIME}, of SHA-512 {RUNTIME_SHA512}. "
-            f"Received: {os.fspath(path)!r}, of {checksum}"
+            f"The runtime must be npm's {RUNTIME}, with SHA-512 {RUNTIME_SHA512}. Received: "
+            f"{os.fspath(path)!r}, with {checksum}"
         )
     found = {}
     with tarfile.open(fileobj=io.BytesIO(archive)) as package:
         for name in _RUNTIME_FILES:
             member = package.extractfile(f"package/dist/{name}")
             if member is None:
-                raise ValueError(f"The runtime has a file {name!r}. Received: {path!r} without it")
+                raise ValueError(
+                    f"The runtime must have a file {name!r}. Received: {path!r} without it"
+                )
             found[name] = member.read()
     return found

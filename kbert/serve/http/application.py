@@ -33,7 +33,7 @@ class Application:
 
     always: frozenset[str] = frozenset()  # names of routes that answer before it is ready
     headers: tuple[tuple[bytes, bytes], ...] = ()  # headers of every response
-    failure = "The service failed; its log says how."  # error message for internal errors
+    failure = "The service failed; see its log."  # error message for internal errors
     tls: tuple[str, str] | None = None  # files of the certificate and its key
     stop_seconds = 2.0  # longest time of a shutdown
     drain_seconds = 0.0  # part of `stop_seconds` in which requests are still accepted
@@ -142,15 +142,15 @@ class Application:
     def check_ready(self) -> None:
         """Raises `Refused` while the models are being loaded."""
         if not self.is_ready:
-            raise Refused(503, "The models are loaded. Try again later.", retry_after=1)
+            raise Refused(503, "The models are still loading. Try again later.", retry_after=1)
 
     def _check_state(self) -> None:
         self.check_ready()
         if self.seats.is_full:
             raise Refused(
                 503,
-                f"The service has {self.options.max_connections} connections at most. Try again "
-                "later. Received: one more",
+                f"The service accepts at most {self.options.max_connections} connections. Try "
+                "again later. Received: one more",
                 retry_after=1,
             )
 
@@ -176,7 +176,7 @@ class Application:
                 raise _Left
             raise Refused(
                 503,
-                f"A request is computed in {seconds:g} seconds at most. Received: one that takes "
+                f"A request must be computed within {seconds:g} seconds. Received: one that takes "
                 "longer",
                 retry_after=1,
             )
@@ -192,7 +192,7 @@ class Application:
         except TimeoutError:
             raise Refused(
                 408,
-                f"A request is sent in {self.options.timeout_seconds:g} seconds at most. "
+                f"A request must be sent within {self.options.timeout_seconds:g} seconds. "
                 "Received: a part of it",
             ) from None
 
@@ -213,7 +213,9 @@ class Application:
                 raise _Left from None
         size = max(size, len(body))
         if size > most:
-            raise Refused(413, f"A request has {most} bytes at most. Received: {size} or more")
+            raise Refused(
+                413, f"A request must have at most {most} bytes. Received: {size} or more"
+            )
         return body
 
 

@@ -77,8 +77,8 @@ class InThread:
         self._thread.join(longest)
         if self._thread.is_alive():
             raise RuntimeError(
-                f"A server stops within {longest:.0f} seconds. Received: one that computes "
-                "on; its thread ends with the process"
+                f"The server did not stop within {longest:.0f} seconds, because it is still "
+                "computing; its thread ends with the process"
             )
         if self._error is not None:
             raise self._error

@@ -42,6 +42,9 @@ class Background(InThread):
 
     def __init__(self, options: ServiceOptions) -> None:
         if options.intra_op_threads != ServiceOptions.intra_op_threads:
-            logging.warning("`intra_op_threads` is for kbert-serve: here they are the process's")
+            logging.warning(
+                "`intra_op_threads` is supported by kbert-serve only; a service in the background "
+                "uses the threads of its process"
+            )
         shared = dataclasses.replace(options, intra_op_threads=0)
         super().__init__(lambda stop, started: run(shared, stop, started), options.stop_seconds)

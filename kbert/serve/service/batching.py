@@ -121,8 +121,8 @@ class Batcher:
             seconds = math.ceil(self._seconds_per_row * self._waiting)
             raise Refused(
                 429,
-                f"Too many texts wait: {self._options.max_waiting} may at most. Try again later. "
-                f"Received: {rows} beside {self._waiting}",
+                f"Too many texts are waiting: at most {self._options.max_waiting} may wait. Try "
+                f"again later. Received: {rows} in addition to {self._waiting}",
                 retry_after=min(max(seconds, 1), 60),
             )
         request = self._add(entry, inputs, rows, ragged)
@@ -268,7 +268,7 @@ def _run_timed(batch: list[_Part], stop: Stop) -> tuple[list[Arrays | Exception]
         results += _run(batch, stop)
     except Exception as error:
         if stop.is_set:  # nobody waits for it
-            results += [Refused(503, "The request was given up.") for _ in batch]
+            results += [Refused(503, "The request was cancelled.") for _ in batch]
         elif len(batch) == 1:
             results.append(_refusal(error))
         else:  # run each part alone: one text that the model rejects must not fail the others
@@ -288,8 +288,8 @@ def _run(batch: list[_Part], stop: Stop) -> list[Arrays]:
     outputs = entry.run(inputs, stop)
     if any(len(x) != len(batch) for x in outputs.values()):
         raise ValueError(
-            "Texts of several requests are computed together where a signature gives a row for "
-            f"each of them. Received: {[x.shape for x in outputs.values()]} of {len(batch)}"
+            "A signature must return one row for each text to compute several requests together. "
+            f"Received: {[x.shape for x in outputs.values()]} of {len(batch)}"
         )
     return [{k: x[i : i + 1] for k, x in outputs.items()} for i in range(len(batch))]
 
@@ -297,8 +297,8 @@ def _run(batch: list[_Part], stop: Stop) -> list[Arrays]:
 def _refusal(error: Exception) -> Exception:
     """Converts an error of a run to the error that the client gets; logs unexpected errors."""
     if is_bad_input(error):
-        return Refused(400, f"The model does not take these inputs: {most_said(error)}")
+        return Refused(400, f"The model does not accept these inputs: {most_said(error)}")
     if is_out_of_memory(error):
-        return Refused(503, "There is not memory enough for this request.", retry_after=1)
+        return Refused(503, "The memory is not sufficient for this request.", retry_after=1)
     logging.error("A model failed", exc_info=error)
     return error

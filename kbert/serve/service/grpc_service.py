@@ -68,7 +68,7 @@ def make_server(
             drop_frames(error)
         except Exception as error:
             logging.exception("A request failed")
-            code, text = "INTERNAL", "The service failed; its log says how."
+            code, text = "INTERNAL", "The service failed; see its log."
             drop_frames(error)
         return await context.abort(getattr(grpc.StatusCode, code), text)
 
@@ -95,7 +95,7 @@ def make_server(
             if unknown := min(wanted - outputs.keys(), default=None):
                 raise Refused(
                     400,
-                    f"The signature {entry.name!r} gives {', '.join(outputs)}. "
+                    f"The outputs of the signature {entry.name!r} are {', '.join(outputs)}. "
                     f"Received: {unknown[:100]!r} in output_filter",
                 )
             answer = predict_pb2.PredictResponse()
@@ -112,7 +112,7 @@ def make_server(
 
             name, version = _model_of(request.model_spec)
             if list(request.metadata_field) != ["signature_def"]:
-                raise Refused(400, "`metadata_field` is signature_def. Received: another")
+                raise Refused(400, "`metadata_field` must be signature_def. Received: another")
             found = models.find(name).find(version)
             signatures = get_model_metadata_pb2.SignatureDefMap()
             fields = {"signature_def": found.loaded.signature_defs()}
@@ -170,7 +170,9 @@ def _spec(request: Any, name: str, number: int, signature: str) -> Any:
 
 def _model_of(spec: Any) -> tuple[str, int | None]:
     if spec.WhichOneof("version_choice") == "version_label":
-        raise Refused(404, "Versions have numbers and no labels. Received: a version_label")
+        raise Refused(
+            404, "Versions have numbers; labels are not supported. Received: a version_label"
+        )
     return spec.name, spec.version.value if spec.HasField("version") else None
 
 
@@ -196,13 +198,14 @@ def _read(entry: Entry, name: str, proto: Any, options: ServiceOptions) -> np.nd
         count *= size
         if shape.unknown_rank or not 0 <= size <= most or count > most:
             raise Refused(
-                400, f"The input {name[:100]!r} has at most {most} values. Received: {sizes[:10]}"
+                400,
+                f"The input {name[:100]!r} must have at most {most} values. Received: {sizes[:10]}",
             )
     try:
         array = tf.make_ndarray(proto)
     except (ValueError, TypeError, KeyError) as error:
         raise Refused(
-            400, f"The input {name[:100]!r} is no whole tensor. Received: {str(error)[:200]}"
+            400, f"The input {name[:100]!r} must be a complete tensor. Received: {str(error)[:200]}"
         ) from None
     if array.dtype == object:
         flat = [x.encode() if isinstance(x, str) else x for x in array.ravel().tolist()]
@@ -219,4 +222,4 @@ def _check_token(context: Any, token: bytes | None) -> None:
     given = given.encode() if isinstance(given, str) else given
     scheme, _, found = given.partition(b" ")
     if not (scheme.lower() == b"bearer" and hmac.compare_digest(found.strip(), token)):
-        raise Refused(401, "A request bears the service's token. Received: none, or another")
+        raise Refused(401, "A request must have the service's token. Received: none, or another")

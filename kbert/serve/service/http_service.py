@@ -81,7 +81,9 @@ class HttpService(Application):
         # Constant-time comparison: the time must not reveal how much of the token is right.
         is_right = hmac.compare_digest(token.strip().encode("latin-1", "replace"), self._token)
         if scheme.lower() != "bearer" or not is_right:
-            raise Refused(401, "A request bears the service's token. Received: none, or another")
+            raise Refused(
+                401, "A request must have the service's token. Received: none, or another"
+            )
 
     def count(self, request: Any, route: str, status: int, seconds: float) -> None:
         # Unknown names are not counted separately: each guess would be a new counter.
@@ -125,7 +127,7 @@ class HttpService(Application):
     async def _status(self, request: Any) -> dict[str, Any]:
         name = request.path_params["model"]
         if name.endswith(":predict") and not self._models.has(name):
-            raise Refused(405, "A prediction is asked for by POST. Received: GET")
+            raise Refused(405, "Predictions must be requested by POST. Received: GET")
         return self._models.status(name, _version(request))
 
     async def _metadata(self, request: Any) -> dict[str, Any]:
@@ -137,7 +139,7 @@ class HttpService(Application):
 
     async def _other_verb(self, request: Any) -> None:
         verb = request.path_params["verb"][:100]
-        raise Refused(404, f"Models answer to :predict. Received: {f':{verb}'!r}")
+        raise Refused(404, f"Models support only :predict. Received: {f':{verb}'!r}")
 
     async def _predict(self, request: Any) -> dict[str, Any]:
         wanted = await self.read(request)
@@ -156,7 +158,7 @@ class HttpService(Application):
         return {"predictions": json_rows.write_rows(entry, parts, rows)}
 
     async def _embed(self, request: Any) -> dict[str, Any]:
-        parts, entry = await self._answer_texts(request, LoadedModel.vectors, "gives vectors")
+        parts, entry = await self._answer_texts(request, LoadedModel.vectors, "embeds texts")
         return {"embeddings": json_rows.joined(parts)[entry.vectors or ""]}
 
     async def _fill_mask(self, request: Any) -> dict[str, Any]:
@@ -180,7 +182,7 @@ class HttpService(Application):
         def prepare(loaded: LoadedModel) -> tuple[Entry, Arrays]:
             entry = find(loaded)
             if entry is None:  # a newer version may no longer have the signature
-                raise Refused(400, f"The model is one that {what}. Received: {name!r}")
+                raise Refused(400, f"`model` must be one that {what}. Received: {name!r}")
             (text,) = entry.inputs
             texts, most = wanted.get("texts"), self._limits.max_texts
             return entry, {text: json_rows.read_array(texts, entry.inputs[text], "texts", most)}
@@ -206,5 +208,5 @@ def _version(request: Any) -> int | None:
     if version is None:
         return None
     if not re.fullmatch("[0-9]{1,18}", version):
-        raise Refused(400, f"A version is a whole number. Received: {version[:100]!r}")
+        raise Refused(400, f"A version must be a whole number. Received: {version[:100]!r}")
     return int(version)

@@ -23,7 +23,7 @@ def refuse_unknown(request: Mapping[str, Any], known: Sequence[str]) -> None:
     unknown = [key[:100] for key in request if key not in known]
     if unknown:
         raise Refused(
-            400, f"A request has {', '.join(known)} and nothing else. Received: {unknown[:10]}"
+            400, f"A request must only have the keys {', '.join(known)}. Received: {unknown[:10]}"
         )
 
 
@@ -31,7 +31,7 @@ def text_of(request: Mapping[str, Any], key: str, default: Any) -> Any:
     """Returns a string of a request, or the default; raises `Refused` for other types."""
     value = request.get(key, default)
     if value is not default and not isinstance(value, str):
-        raise Refused(400, f"`{key}` is a string. Received: {describe(value)}")
+        raise Refused(400, f"`{key}` must be a string. Received: {describe(value)}")
     return value
 
 
@@ -50,8 +50,8 @@ def read_inputs(request: Mapping[str, Any], entry: Entry, most: int) -> Arrays:
     if ("instances" in request) == ("inputs" in request):
         raise Refused(
             400,
-            "A request has `instances`, rows, or `inputs`, columns. "
-            f"Received: {'both' if 'inputs' in request else 'neither'}",
+            "A request must have either `instances` (rows) or `inputs` (columns). Received: "
+            f"{'both' if 'inputs' in request else 'neither'}",
         )
     names = list(entry.inputs)
     if "inputs" in request:
@@ -61,19 +61,19 @@ def read_inputs(request: Mapping[str, Any], entry: Entry, most: int) -> Arrays:
         if not isinstance(columns, dict):
             raise Refused(
                 400,
-                f"`inputs` is an object of the inputs {', '.join(names)}. "
-                f"Received: {describe(columns)}",
+                f"`inputs` must be an object with the inputs {', '.join(names)}. Received: "
+                f"{describe(columns)}",
             )
         _check_names(columns, names)
         limit = most if entry.is_rows else None
         return {name: read_array(columns[name], entry.inputs[name], name, limit) for name in names}
     rows = request["instances"]
     if not isinstance(rows, list):
-        raise Refused(400, f"`instances` is a list of rows. Received: {describe(rows)}")
+        raise Refused(400, f"`instances` must be a list of rows. Received: {describe(rows)}")
     if not entry.is_rows:
         raise Refused(
             400,
-            f"The signature {entry.name!r} has no rows: send `inputs`. Received: `instances`",
+            f"The signature {entry.name!r} has no rows: use `inputs`. Received: `instances`",
         )
     check_rows(len(rows), most)
     if len(names) == 1 and not any(map(_is_named, rows)):
@@ -82,7 +82,7 @@ def read_inputs(request: Mapping[str, Any], entry: Entry, most: int) -> Arrays:
         if not isinstance(row, dict):
             raise Refused(
                 400,
-                f"Each of `instances` is an object of the inputs {', '.join(names)}. "
+                f"Each of `instances` must be an object with the inputs {', '.join(names)}. "
                 f"Received: {describe(row)}",
             )
         _check_names(row, names)
@@ -111,10 +111,10 @@ def read_array(value: Any, spec: Spec, name: str, most: int | None) -> np.ndarra
     """
 
     def refuse(received: str) -> Refused:
-        return Refused(400, f"The input {name!r} is {spec.describe()}. Received: {received}")
+        return Refused(400, f"The input {name!r} must be {spec.describe()}. Received: {received}")
 
     if spec.shape is None:
-        raise refuse("a request in JSON, which needs a shape")
+        raise refuse("a request in JSON, which requires a shape")
     if most is not None and spec.shape and isinstance(value, list):
         check_rows(len(value), most)
     shape: list[int] = []
@@ -122,7 +122,7 @@ def read_array(value: Any, spec: Spec, name: str, most: int | None) -> np.ndarra
     for _ in spec.shape:
         for x in level:
             if not isinstance(x, list):
-                raise refuse(f"{describe(x)} in the place of a list")
+                raise refuse(f"{describe(x)} instead of a list")
         sizes = {len(x) for x in level}
         if len(sizes) > 1:
             raise refuse(f"lists of different lengths, {min(sizes)} and {max(sizes)}")
@@ -135,7 +135,7 @@ def read_array(value: Any, spec: Spec, name: str, most: int | None) -> np.ndarra
     kind = spec.dtype.kind
     for x in level:
         if not _is_of_kind(x, kind):
-            raise refuse(f"{describe(x)}, where there are {_KINDS.get(kind, 'other values')}")
+            raise refuse(f"{describe(x)} instead of {_KINDS.get(kind, 'other values')}")
     try:
         return np.array(level, spec.dtype).reshape(shape)
     except (OverflowError, ValueError, TypeError) as error:
@@ -149,8 +149,8 @@ def write_rows(entry: Entry, parts: Sequence[Arrays], rows: int) -> Any:
         if array.ndim == 0 or len(array) != rows:
             raise Refused(
                 400,
-                f"The output {name!r} of {entry.name!r} has no row for each of {rows}: ask with "
-                f"`inputs`. Received: shape {array.shape}",
+                f"The output {name!r} of {entry.name!r} does not have one row for each of {rows}: "
+                f"use `inputs`. Received: shape {array.shape}",
             )
     ready = {name: _plain(array) for name, array in outputs.items()}
     if len(ready) == 1:
@@ -217,7 +217,9 @@ def _is_named(value: Any) -> bool:
 def _check_names(given: Mapping[str, Any], names: Sequence[str]) -> None:
     if set(given) != set(names):
         received = ", ".join(repr(name[:100]) for name in list(given)[:10]) or "none"
-        raise Refused(400, f"The signature takes {', '.join(names)}. Received: {received}")
+        raise Refused(
+            400, f"The inputs of the signature are {', '.join(names)}. Received: {received}"
+        )
 
 
 def _read_string(value: Any, refuse: Any) -> bytes:
@@ -227,8 +229,8 @@ def _read_string(value: Any, refuse: Any) -> bytes:
         try:
             return base64.b64decode(value["b64"], validate=True)
         except (binascii.Error, ValueError):  # ValueError: characters beyond ASCII
-            raise refuse("no base64 in `b64`") from None
-    raise refuse(f"{describe(value)} in the place of a string")
+            raise refuse("invalid base64 in `b64`") from None
+    raise refuse(f"{describe(value)} instead of a string")
 
 
 def _is_of_kind(value: Any, kind: str) -> bool:

@@ -134,8 +134,8 @@ class Entry:
         if set(names) != set(self.inputs):
             raise Refused(
                 400,
-                f"The signature {self.name!r} takes {_names(self.inputs)}. "
-                f"Received: {_names(names)}",
+                f"The inputs of the signature {self.name!r} are {_names(self.inputs)}. Received: "
+                f"{_names(names)}",
             )
 
     def check_input(self, name: str, dtype: str, shape: Sequence[int]) -> None:
@@ -148,8 +148,8 @@ class Entry:
         if not fits or dtype != spec.tensorflow:
             raise Refused(
                 400,
-                f"The input {name!r} is {spec.describe()}. "
-                f"Received: {dtype} of shape {tuple(shape[:10])}",
+                f"The input {name!r} must be {spec.describe()}. Received: {dtype} of shape "
+                f"{tuple(shape[:10])}",
             )
 
     def check(self, inputs: Mapping[str, np.ndarray]) -> int:
@@ -162,7 +162,7 @@ class Entry:
         rows = {len(array) for array in inputs.values()}
         if len(rows) != 1:
             raise Refused(
-                400, f"All inputs have the same number of rows. Received: {sorted(rows)[:10]}"
+                400, f"All inputs must have the same number of rows. Received: {sorted(rows)[:10]}"
             )
         return rows.pop()
 
@@ -188,19 +188,19 @@ class LoadedModel:
         there = [name for name in (SAVED_MODEL, EXPORT) if (Path(folder) / name).is_file()]
         if len(there) > 1:
             raise ValueError(
-                f"A version is a SavedModel or an export to a runtime, not both in one folder: "
-                f"{' and '.join(there)}. Received: {self.folder}"
+                "The folder of a version must have either a SavedModel or an export to a runtime, "
+                f"not both: {' and '.join(there)}. Received: {self.folder}"
             )
         load = _load_exported if there == [EXPORT] else _load_saved_model
         try:
             self._loaded, self.entries = load(self.folder, threads)
         except Exception as error:  # a damaged file can raise any error
             raise ValueError(
-                f"The folder holds no SavedModel or export that loads ({most_said(error)}). "
-                f"Received: {self.folder}"
+                "The folder must have a SavedModel or an export that can be loaded "
+                f"({most_said(error)}). Received: {self.folder}"
             ) from error
         if not self.entries:
-            raise ValueError(f"The SavedModel has no signatures. Received: {self.folder}")
+            raise ValueError(f"The SavedModel must have signatures. Received: {self.folder}")
 
     def warm_up(self) -> None:
         """Runs the signatures of texts once: the first run takes a second, before requests come."""
@@ -218,7 +218,7 @@ class LoadedModel:
         if name not in self.entries:
             raise Refused(
                 400,
-                f"The model has the signatures {', '.join(map(repr, sorted(self.entries)))}. "
+                f"The signatures of the model are {', '.join(map(repr, sorted(self.entries)))}. "
                 f"Received: {name[:100]!r}",
             )
         return self.entries[name]
@@ -248,7 +248,7 @@ def share_threads(threads: int) -> None:
         try:
             tf.config.threading.set_intra_op_parallelism_threads(threads)
         except RuntimeError:
-            logging.warning("TensorFlow runs already: `intra_op_threads` stays as it was")
+            logging.warning("TensorFlow has already started: `intra_op_threads` is ignored")
 
 
 def _load_saved_model(folder: str, threads: int) -> tuple[Any, dict[str, Entry]]:
@@ -294,7 +294,7 @@ def _by_arrays(
 def check_rows(rows: int, most: int) -> None:
     """Raises `Refused` if a request has too many rows; called before the rows are read."""
     if rows > most:
-        raise Refused(413, f"A request has {most} texts at most. Received: {rows}")
+        raise Refused(413, f"A request must have at most {most} texts. Received: {rows}")
 
 
 def row_sizes(inputs: Mapping[str, np.ndarray], rows: int) -> np.ndarray:

@@ -34,17 +34,19 @@ class Metrics:
 
         self.requests = counter("kbert_requests", "Requests.", "model", "route", "status")
         self.request_seconds = prometheus.Histogram(
-            "kbert_request_seconds", "Time of a request.", ["route"], **own
+            "kbert_request_seconds", "Duration of a request.", ["route"], **own
         )
         self.texts = counter("kbert_texts", "Accepted texts.", "model")
         self.batches = counter("kbert_batches", "Runs of a signature.", "model", "signature")
         self.batch_texts = prometheus.Histogram(
-            "kbert_batch_texts", "Texts of a run.", ["model"], buckets=_SIZES, **own
+            "kbert_batch_texts", "Texts per run.", ["model"], buckets=_SIZES, **own
         )
         self.batch_seconds = prometheus.Histogram(
-            "kbert_batch_seconds", "Time of a run.", ["model"], **own
+            "kbert_batch_seconds", "Duration of a run.", ["model"], **own
         )
-        self.waiting = prometheus.Gauge("kbert_waiting_texts", "Texts that wait.", ["model"], **own)
+        self.waiting = prometheus.Gauge(
+            "kbert_waiting_texts", "Texts that are waiting.", ["model"], **own
+        )
         self.version = prometheus.Gauge(
             "kbert_newest_version", "Newest version that is served.", ["model"], **own
         )

@@ -94,7 +94,7 @@ class Model:
         if number not in self.versions:
             raise Refused(
                 404,
-                f"The model {self.name!r} is served in the versions "
+                f"The versions of the model {self.name!r} are "
                 f"{', '.join(map(str, sorted(self.versions)))}. Received: {number}",
             )
         return self.versions[number]
@@ -214,7 +214,7 @@ class Models:
                 except OSError as error:  # the loaded versions are still served
                     logging.warning("%s: the folder cannot be read (%s)", model.name, error)
                 except Exception:  # other models and later versions are still checked
-                    logging.exception("%s: looking for new versions failed", model.name)
+                    logging.exception("%s: the check for new versions failed", model.name)
 
     async def close(self) -> None:
         """Accepts no more requests, stops runs, refuses waiting requests, and ends the threads."""
@@ -236,7 +236,7 @@ class Models:
         if name not in self._models:
             raise Refused(
                 404,
-                f"There are the models {', '.join(map(repr, sorted(self._models)))}. "
+                f"The models of the service are {', '.join(map(repr, sorted(self._models)))}. "
                 f"Received: {name[:100]!r}",
             )
         return self._models[name]
@@ -251,7 +251,7 @@ class Models:
         """
         if name is not None:
             if has(self.find(name).find(None).loaded) is None:
-                raise Refused(400, f"The model is one that {what}. Received: {name[:100]!r}")
+                raise Refused(400, f"`model` must be one that {what}. Received: {name[:100]!r}")
             return name
         found = [
             name for name, model in self._models.items() if has(model.find(None).loaded) is not None
@@ -259,8 +259,8 @@ class Models:
         if len(found) != 1:
             raise Refused(
                 400 if found else 404,
-                f"`model` is left out where one model {what}. "
-                f"Received: none, of {len(found)} ({', '.join(sorted(found))})",
+                f"`model` must be given unless exactly one model {what}. Received: none, of "
+                f"{len(found)} ({', '.join(sorted(found))})",
             )
         return found[0]
 
@@ -302,8 +302,8 @@ class Models:
             if values > self._options.max_answer_values:
                 raise Refused(
                     413,
-                    f"An answer holds {self._options.max_answer_values} values at most: send fewer "
-                    f"texts at a time. Received: a request whose answer has {values}",
+                    f"An answer must have at most {self._options.max_answer_values} values: send "
+                    f"fewer texts in one request. Received: a request whose answer has {values}",
                 )
             return version.number, entry, parts
         raise Refused(503, "The service is stopping.", retry_after=1)
@@ -345,7 +345,7 @@ def check_limits(inputs: Mapping[str, Any], rows: int, options: ServiceOptions) 
         options: settings of the service.
     """
     if not rows:
-        raise Refused(400, "A request has one text or row at least. Received: none")
+        raise Refused(400, "A request must have at least one text or row. Received: none")
     check_rows(rows, options.max_texts)
     strings = {k: x for k, x in inputs.items() if x.dtype == object and x.size}
     if not strings:
@@ -354,5 +354,5 @@ def check_limits(inputs: Mapping[str, Any], rows: int, options: ServiceOptions) 
     if largest > options.max_text_bytes:
         raise Refused(
             413,
-            f"A text has {options.max_text_bytes} bytes at most. Received: one of {largest}",
+            f"A text must have at most {options.max_text_bytes} bytes. Received: one of {largest}",
         )

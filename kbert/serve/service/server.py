@@ -61,7 +61,7 @@ def _share_cores(options: ServiceOptions) -> ServiceOptions:
         models = len(options.folders()) * options.num_versions
         tf.config.threading.set_inter_op_parallelism_threads(max(models * (batches or 1), cores))
     except RuntimeError:
-        logging.warning("TensorFlow runs already: `intra_op_threads` stays as it was")
+        logging.warning("TensorFlow has already started: `intra_op_threads` is ignored")
         return options
     return dataclasses.replace(options, batch_threads=batches)
 
@@ -110,8 +110,9 @@ def _allow_files(options: ServiceOptions) -> None:
         return
     if hard != infinite and hard < wanted:
         raise ValueError(
-            f"The connections take {wanted} open files. A process may have {hard}: raise the limit "
-            f"(ulimit -n) or lower it. Received: max_connections={options.max_connections}"
+            f"The connections require {wanted} open files, but a process may have {hard}: raise "
+            "the limit (ulimit -n) or lower max_connections. Received: "
+            f"max_connections={options.max_connections}"
         )
     resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
@@ -120,8 +121,8 @@ def _read_token(path: str) -> bytes:
     token = Path(path).read_bytes().strip()
     if not 8 <= len(token) <= 4096 or any(not 33 <= byte <= 126 for byte in token):
         raise ValueError(
-            "A token is 8 to 4,096 visible ASCII characters on one line. "
-            f"Received: {len(token)} bytes in {path}"
+            "A token must be 8 to 4,096 visible ASCII characters on one line. Received: "
+            f"{len(token)} bytes in {path}"
         )
     return token
 
@@ -135,7 +136,7 @@ def _read_tls(options: ServiceOptions) -> tuple[bytes, bytes] | None:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
     except ssl.SSLError as error:
         raise ValueError(
-            f"A certificate and its own key are PEM files ({error}). Received: "
+            f"The certificate and its key must be PEM files ({error}). Received: "
             f"tls_certificate={options.tls_certificate}, tls_key={options.tls_key}"
         ) from error
     return Path(key).read_bytes(), Path(certificate).read_bytes()

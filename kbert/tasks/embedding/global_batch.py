@@ -54,20 +54,27 @@ def vectors_by_parts(
 
     state = [ops.convert_to_tensor(v.value) for v in moving]
     loop = _jax_loop if keras.backend.backend() == "jax" else _tensorflow_loop
-    found = loop(run, state, parts, count)  # (M, B / M, …) each
-    swapped = [ops.swapaxes(x, 0, 1) for x in found]
+    stacked = loop(run, state, parts, count)  # (M, B / M, …) each
+    swapped = [ops.swapaxes(x, 0, 1) for x in stacked]
     rows = [ops.reshape(x, (-1, *ops.shape(x)[2:])) for x in swapped]
     return dict(zip(names, rows, strict=True))
 
 
 def _tensorflow_loop(run: Callable, state: list[Any], parts: Tensors, count: int) -> list[Any]:
+    """Returns the outputs of `run`, (M, B / M, …) each, for micro-batches one after the other.
+
+    `run` maps (state, features) to (state, outputs); `state` is the first state, `parts` are the
+    features (B / M, M, …), and `count` is M.
+    """
     import tensorflow as tf
 
-    part = {name: x[:, 0] for name, x in parts.items()}
+    first_part = {name: x[:, 0] for name, x in parts.items()}
     if count == 1:
-        return [x[None] for x in run(state, part)[1]]
-    state, first = run(state, part)
-    arrays = [tf.TensorArray(x.dtype, count, element_shape=x.shape).write(0, x) for x in first]
+        return [x[None] for x in run(state, first_part)[1]]
+    state, first_outputs = run(state, first_part)
+    arrays = [
+        tf.TensorArray(x.dtype, count, element_shape=x.shape).write(0, x) for x in first_outputs
+    ]
 
     def body(i: tf.Tensor, state: list[Any], arrays: list[Any]) -> tuple[Any, list[Any], list[Any]]:
         state, outputs = run(state, {name: x[:, i] for name, x in parts.items()})
@@ -113,5 +120,5 @@ def cached_numerator(outputs: Mapping[str, Any], batch: Tensors, weights: Tensor
         weights: (b,), weights of the rows.
     """
     products = [ops.sum(x * batch[GRADIENT + name]) for name, x in outputs.items()]
-    along = sum(products)
-    return ops.sum(batch[LOSS] * weights) + along - ops.stop_gradient(along)
+    inner_product = sum(products)
+    return ops.sum(batch[LOSS] * weights) + inner_product - ops.stop_gradient(inner_product)

@@ -44,12 +44,12 @@ class Compared:
 
     def narrowed(self, width: int) -> "Compared":
         """Returns a copy with all embeddings truncated to their first `width` entries."""
-        kept = {
+        truncated = {
             name: x[..., :width]
             for name in ("first", "second", "negatives")
             if (x := getattr(self, name)) is not None
         }
-        return dataclasses.replace(self, **kept)
+        return dataclasses.replace(self, **truncated)
 
 
 def unit(vectors: Any) -> Tensor:
@@ -64,38 +64,42 @@ def cosines(first: Any, second: Any) -> Tensor:
 
 
 def ranking(x: Compared, *, scale: float, **_: Any) -> Tensor:
-    """Cross entropy of a row's positive among the texts of the batch; logits are scaled cosines.
+    """Cross entropy (B,) of each row's second text among the batch; logits are `scale` · cosine.
 
     The candidates are the second texts and the negatives of all rows. A text that equals the row's
     first or second text is masked as a negative. (Henderson et al. 2017, section 4.4,
     https://arxiv.org/abs/1705.00652; for texts alone, paired by dropout, Gao et al. 2021, "SimCSE",
     https://arxiv.org/abs/2104.08821.)
     """
-    firsts, seconds, wrong = x.numbers[0], x.numbers[1], x.numbers[2:]
+    firsts, seconds, negative_numbers = x.numbers[0], x.numbers[1], x.numbers[2:]
     candidates, numbers = [x.second], [ops.where(x.weights > 0, seconds, -1)]
     if x.negatives is not None:
         width = x.first.shape[-1]
         candidates.append(ops.reshape(x.negatives, (-1, width)))
-        counted = ops.logical_and(wrong[0] >= 0, x.weights[:, None] > 0)
-        numbers.append(ops.reshape(ops.where(counted, wrong[0], -1), (-1,)))
+        is_counted = ops.logical_and(negative_numbers[0] >= 0, x.weights[:, None] > 0)
+        numbers.append(ops.reshape(ops.where(is_counted, negative_numbers[0], -1), (-1,)))
     scores = scale * ops.matmul(unit(x.first), ops.transpose(unit(_joined(candidates))))  # (B, C)
     return _right_among(scores, _joined(numbers), (firsts, seconds))
 
 
 def symmetric_ranking(x: Compared, *, scale: float, **_: Any) -> Tensor:
-    """The mean of `ranking` and the same loss from second texts to first texts.
+    """The mean (B,) of `ranking` and of the same loss from second texts to first texts.
+
+    Logits are `scale` · cosine.
 
     (Radford et al. 2021, figure 3, https://arxiv.org/abs/2103.00020.)
     """
     firsts, seconds = x.numbers[:2]
     scores = scale * ops.matmul(unit(x.second), ops.transpose(unit(x.first)))  # (B, B)
     numbers = ops.where(x.weights > 0, firsts, -1)
-    back = _right_among(scores, numbers, (firsts, seconds))
-    return (ranking(x, scale=scale) + back) / 2
+    reverse_losses = _right_among(scores, numbers, (firsts, seconds))
+    return (ranking(x, scale=scale) + reverse_losses) / 2
 
 
 def cosent(x: Compared, *, scale: float, **_: Any) -> Tensor:
     """CoSENT: log(1 + Σ exp(scale · (cos(pair) - cos(pair with a higher score)))), for all rows.
+
+    Returns this number for each of the B rows.
 
     (Su 2022, https://kexue.fm/archives/8847; Huang et al. 2024, "CoSENT",
     https://doi.org/10.1109/TASLP.2024.3402087.)
@@ -104,22 +108,22 @@ def cosent(x: Compared, *, scale: float, **_: Any) -> Tensor:
 
 
 def angle(x: Compared, *, scale: float, **_: Any) -> Tensor:
-    """CoSENT with differences of angles in the complex plane instead of cosines.
+    """CoSENT with differences of angles in the complex plane instead of cosines, times `scale`.
 
-    The halves of an embedding are its real and imaginary parts. (Li & Li 2023, "AnglE", equations 5
-    to 8, https://arxiv.org/abs/2309.12871.)
+    Returns the same number for each of the B rows. The halves of an embedding are its real and
+    imaginary parts. (Li & Li 2023, "AnglE", equations 5 to 8, https://arxiv.org/abs/2309.12871.)
     """
     a, b = ops.split(x.first, 2, axis=-1)
     c, d = ops.split(x.second, 2, axis=-1)
     lengths = [ops.sum(ops.square(v), axis=-1, keepdims=True) for v in (x.first, x.second)]
-    both = ops.rsqrt(ops.maximum(lengths[0] * lengths[1], _LEAST))
+    inverse_norm = ops.rsqrt(ops.maximum(lengths[0] * lengths[1], _LEAST))
     # The quotient (a + ib) / (c + id), of both numbers scaled to length 1.
-    real, imaginary = (a * c + b * d) * both, (b * c - a * d) * both
+    real, imaginary = (a * c + b * d) * inverse_norm, (b * c - a * d) * inverse_norm
     return _ordered(scale * ops.abs(ops.sum(real + imaginary, axis=-1)), x)
 
 
 def cosine(x: Compared, **_: Any) -> Tensor:
-    """The squared difference of cosine and score; scores are from -1 to 1.
+    """The squared difference (B,) of each pair's cosine and score; scores are from -1 to 1.
 
     (Reimers & Gurevych 2019, section 3, https://arxiv.org/abs/1908.10084.)
     """
@@ -127,19 +131,19 @@ def cosine(x: Compared, **_: Any) -> Tensor:
 
 
 def triplet(x: Compared, *, margin: float, **_: Any) -> Tensor:
-    """Triplet loss: the mean of max(margin + cos(negative) - cos(positive), 0) over negatives.
+    """Triplet loss (B,): mean over negatives of max(margin + cos(negative) - cos(positive), 0).
 
     (Schroff et al. 2015, https://arxiv.org/abs/1503.03832, with cosines.)
     """
-    right = cosines(x.first, x.second)[:, None]
-    wrong = cosines(x.first[:, None], x.negatives)  # (B, N)
-    each = ops.maximum(margin + wrong - right, 0.0)
-    there = ops.cast(x.numbers[2] >= 0, each.dtype)
-    return ops.sum(each * there, axis=1) / ops.maximum(ops.sum(there, axis=1), 1.0)
+    positive = cosines(x.first, x.second)[:, None]
+    negative = cosines(x.first[:, None], x.negatives)  # (B, N)
+    hinge = ops.maximum(margin + negative - positive, 0.0)
+    weights = ops.cast(x.numbers[2] >= 0, hinge.dtype)
+    return ops.sum(hinge * weights, axis=1) / ops.maximum(ops.sum(weights, axis=1), 1.0)
 
 
 def teacher(x: Compared, **_: Any) -> Tensor:
-    """The mean squared difference to a teacher's embedding.
+    """The mean squared difference (B,) of each embedding and a teacher's, over its entries.
 
     (Reimers & Gurevych 2020, https://arxiv.org/abs/2004.09813.)
     """
@@ -169,7 +173,8 @@ def row_losses(
         objective: a key of `LOSSES`.
         widths: widths to truncate the embeddings to, whose losses are summed (Matryoshka, Kusupati
             et al. 2022, https://arxiv.org/abs/2205.13147); none = only the whole embeddings.
-        **settings: `scale` and `margin`.
+        **settings: `scale`, the factor of cosines in ranking, CoSENT and AnglE, and `margin`, that
+            of `triplet`.
 
     Example:
         >>> import numpy as np
@@ -187,36 +192,36 @@ def _joined(parts: list) -> Tensor:
 
 
 def _right_among(scores: Any, numbers: Any, own: tuple[Any, Any]) -> Tensor:
-    """Cross entropy with candidate i as the positive of row i.
+    """Cross entropy (B,) with candidate i as the positive of row i.
 
     `scores` (B, C) are the logits of the candidates. `numbers` (C,) are those of their texts, -1 =
     no text. `own` are the numbers of each row's texts, (B,) each, which are masked as negatives.
     """
     rows = ops.arange(ops.shape(scores)[0])
     is_right = rows[:, None] == ops.arange(ops.shape(scores)[1])[None]
-    left_out = numbers[None] < 0
+    is_ignored = numbers[None] < 0
     for texts in own:
-        left_out = ops.logical_or(left_out, numbers[None] == texts[:, None])
-    left_out = ops.logical_and(left_out, ops.logical_not(is_right))
-    scores = ops.where(left_out, _MINUS_INFINITY, scores)
-    right = ops.sum(ops.where(is_right, scores, 0.0), axis=1)
-    return ops.logsumexp(scores, axis=1) - right
+        is_ignored = ops.logical_or(is_ignored, numbers[None] == texts[:, None])
+    is_ignored = ops.logical_and(is_ignored, ops.logical_not(is_right))
+    scores = ops.where(is_ignored, _MINUS_INFINITY, scores)
+    positive_scores = ops.sum(ops.where(is_right, scores, 0.0), axis=1)
+    return ops.logsumexp(scores, axis=1) - positive_scores
 
 
 def _ordered(scores: Any, x: Compared) -> Tensor:
-    """Returns log(1 + Σ exp(score i - score j)) over pairs with label i < label j, for each row.
+    """Returns log(1 + Σ exp(score i - score j)) over rows with label i < label j.
 
-    The result is the same for all rows. A term is weighted by the product of both rows' weights,
-    each divided by the mean of the weights above 0.
+    `scores` are (B,). The result is (B,) too, the same number for all rows. A term is weighted by
+    the product of both rows' weights, each divided by the mean of the weights above 0.
     """
-    counted = x.weights > 0
+    is_counted = x.weights > 0
     weights = ops.cast(x.weights, scores.dtype)
-    number = ops.sum(ops.cast(counted, scores.dtype))
+    number = ops.sum(ops.cast(is_counted, scores.dtype))
     shares = weights * number / ops.maximum(ops.sum(weights), _LEAST)
-    logs = ops.log(ops.where(counted, shares, 1.0))
-    wanted = x.labels[:, None] < x.labels[None]
-    wanted = ops.logical_and(wanted, ops.logical_and(counted[:, None], counted[None]))
+    logs = ops.log(ops.where(is_counted, shares, 1.0))
+    is_ordered = x.labels[:, None] < x.labels[None]
+    is_ordered = ops.logical_and(is_ordered, ops.logical_and(is_counted[:, None], is_counted[None]))
     differences = (scores + logs)[:, None] - (scores - logs)[None]
-    differences = ops.where(wanted, differences, _MINUS_INFINITY)
+    differences = ops.where(is_ordered, differences, _MINUS_INFINITY)
     terms = ops.concatenate([ops.zeros((1,), scores.dtype), ops.reshape(differences, (-1,))])
     return ops.logsumexp(terms) + ops.zeros_like(scores)

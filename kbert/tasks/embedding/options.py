@@ -18,37 +18,37 @@ class TextEmbedderOptions(RowOptions):
 
     token_pooling: str = option(
         "mean",
-        help="How tokens' vectors become one: their mean, the first token's, the largest of each "
-        "entry, or a mean in which later tokens count more.",
+        help="Pooling of the token vectors: their mean, the first token's, the maximum of each "
+        "dimension, or a mean with larger weights for later tokens.",
         choices=POOLINGS,
     )
-    normalize: bool = option(True, help="Whether a vector is given length 1.")
-    query_prompt: str | None = option(None, help='Put before a query, such as "query: ".')
-    document_prompt: str | None = option(None, help="Put before a text that is searched for.")
+    normalize: bool = option(True, help="Normalise embeddings to length 1.")
+    query_prompt: str | None = option(None, help='Prefix of queries, such as "query: ".')
+    document_prompt: str | None = option(None, help="Prefix of the texts to be searched.")
     projection: int | None = option(
-        None, help="Width of a dense layer behind the pooling. None: no layer.", at_least=1
+        None, help="Width of a dense layer after the pooling. None: no layer.", at_least=1
     )
     projection_activation: str | None = option(
-        None, help="Of that layer. None: linear.", choices=("tanh", "relu", "gelu")
+        None, help="Activation of that layer. None: linear.", choices=("tanh", "relu", "gelu")
     )
     objective: str | None = option(
         None,
-        help="What it is trained by. ranking: pairs, and triplets, against the other texts of a "
-        "batch; texts alone against themselves under other dropout (SimCSE). symmetric_ranking: "
-        "in both directions. cosent, angle, cosine: pairs with scores. triplet: triplets by "
-        "themselves. teacher: texts with vectors. None: cosent for pairs with scores, teacher for "
-        "texts with vectors, else ranking.",
+        help="Training objective. ranking: pairs and triplets against the other texts of a batch; "
+        "single texts against themselves under other dropout (SimCSE). symmetric_ranking: the "
+        "same in both directions. cosent, angle, cosine: pairs with scores. triplet: triplets "
+        "alone. teacher: texts with embeddings. None: cosent for pairs with scores, teacher for "
+        "texts with embeddings, else ranking.",
         choices=OBJECTIVES,
     )
     cosine_scale: float = option(
-        20.0, help="Factor of cosines in ranking, cosent and angle: 1 / temperature.", above=0
+        20.0, help="Scale of cosines in ranking, cosent and angle: 1 / temperature.", above=0
     )
     cosine_margin: float = option(
-        0.2, help="Of triplet: how much nearer the right text's cosine shall be.", above=0
+        0.2, help="Margin between the cosines of positive and negative in triplet.", above=0
     )
     matryoshka: tuple[int, ...] = option(
         (),
-        help="Also train the first so many entries of a vector to be vectors of texts: 64,128,256.",
+        help="Widths of leading parts of an embedding to train as embeddings too: 64,128,256.",
         at_least=1,
     )
 
@@ -76,13 +76,13 @@ class TextDenoiserOptions(RowOptions):
 
     token_pooling: str = option(
         "cls",
-        help="How tokens' vectors become one: their mean, the first token's, the largest of each "
-        "entry, or a mean in which later tokens count more.",
+        help="Pooling of the token vectors: their mean, the first token's, the maximum of each "
+        "dimension, or a mean with larger weights for later tokens.",
         choices=POOLINGS,
     )
     deletion_rate: float = option(
         0.6, help="Share of a text's tokens that are deleted.", at_least=0, below=1
     )
     decoder_layers: int | None = option(
-        None, help="Layers of the decoder. None: as many as the encoder's.", at_least=1
+        None, help="Layers of the decoder. None: as many as the encoder has.", at_least=1
     )

@@ -34,7 +34,7 @@ _DAMAGE = 0x7E57  # separates the noise from the orders drawn with the same seed
 
 
 class DenoiserAnswers(VectorAnswers):
-    """Embeddings of the `embedder`."""
+    """Files with the embeddings of a `TextDenoiser`, which its `embedder` computes."""
 
     def __init__(self, task: Any) -> None:
         super().__init__(task.embedder)
@@ -111,7 +111,7 @@ class TextDenoiser(FineTuningTask):
 
     def tokenize(self, table: Table, labelled: bool) -> Rows:
         if labelled and self.columns.label in table:
-            logging.warning("A TextDenoiser learns from texts alone: the labels are not read")
+            logging.warning("A TextDenoiser is trained on texts alone: the labels are ignored")
         ids = self.encode_texts(table["text"])
         lengths = ids.row_lengths().numpy() + self.form.specials(1)
         numbers = np.arange(len(table), dtype=np.int32)
@@ -124,27 +124,30 @@ class TextDenoiser(FineTuningTask):
         )
 
     def assemble(self, columns: dict[str, Any]) -> dict[str, tf.Tensor]:
-        """Returns `target_ids` and `target_mask` (B, T), and the encoder's inputs after deletion.
+        """Returns `target_ids`, `target_mask` (B, T), and the encoder's inputs after deletion.
 
-        Without labels, only the encoder's inputs for the whole texts.
+        Rows tokenised without labels get only the encoder's inputs, for the whole texts.
         """
         columns = dict(columns)
         ids, numbers = columns.pop("first"), columns.pop("numbers", None)
         if numbers is None:
             return {**self.build_inputs(ids), **columns}
-        whole = self._whole(ids)
-        return {**whole, **self._damaged(ids, fold(fold(_DAMAGE, 0), numbers)), **columns}
+        targets = self._whole(ids)
+        return {**targets, **self._damaged(ids, fold(fold(_DAMAGE, 0), numbers)), **columns}
 
     def batches(self, rows: Rows | StoredRows, *, seed: int = 0, **options: Any) -> tf.data.Dataset:
-        """Returns batches for `fit`: texts of similar length, with new damage in each epoch."""
+        """Returns batches for `fit`: texts of similar length, with new damage in each epoch.
+
+        `seed` is that of damage and order; `options` are those of `bucketed_batches`.
+        """
 
         def whole(columns: dict[str, Any]) -> dict[str, tf.Tensor]:
-            others = {k: x for k, x in columns.items() if k not in ("first", "numbers")}
-            return {**self._whole(columns["first"]), **others}
+            other_columns = {k: x for k, x in columns.items() if k not in ("first", "numbers")}
+            return {**self._whole(columns["first"]), **other_columns}
 
         def damage(batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-            after = batch["position"][0]  # after the last batch of an epoch: the next epoch
-            epoch = after[0] - tf.cast(after[1] == 0, after.dtype)
+            next_position = batch["position"][0]  # after the last batch of an epoch: the next epoch
+            epoch = next_position[0] - tf.cast(next_position[1] == 0, next_position.dtype)
             key = fold(fold(fold(_DAMAGE, 1), seed), epoch)
             ids = self._texts_of_targets(batch)
             return {**batch, **self._damaged(ids, fold(key, batch["rows"]))}
@@ -153,11 +156,11 @@ class TextDenoiser(FineTuningTask):
         return dataset.map(damage, num_parallel_calls=tf.data.AUTOTUNE).prefetch(2)
 
     def _whole(self, ids: tf.RaggedTensor) -> dict[str, tf.Tensor]:
-        built = self.build_inputs(ids)
-        return {"target_ids": built["token_ids"], "target_mask": built["padding_mask"]}
+        inputs = self.build_inputs(ids)
+        return {"target_ids": inputs["token_ids"], "target_mask": inputs["padding_mask"]}
 
     def _texts_of_targets(self, batch: Mapping[str, tf.Tensor]) -> tf.RaggedTensor:
-        """Returns the target ids without the first and the last token, (B, ragged)."""
+        """Returns `target_ids` of a batch without the first and the last token, (B, ragged)."""
         lengths = tf.reduce_sum(tf.cast(batch["target_mask"], tf.int64), 1)
         ids = tf.RaggedTensor.from_tensor(batch["target_ids"], lengths)
         return ids[:, 1:-1]
@@ -169,17 +172,20 @@ class TextDenoiser(FineTuningTask):
         text stays.
         """
         ids = ids[:, : self.row_length - self.form.specials(1)]
-        rows, places = ids.value_rowids(), tf.ragged.range(ids.row_lengths()).values
-        deleted = chance(fold(tf.gather(keys, rows), places), self.deletion_rate)
-        kept = tf.RaggedTensor.from_row_splits(~deleted, ids.row_splits)
-        kept = kept | (~tf.reduce_any(kept, axis=1)[:, None] & self._one_of(ids, keys))
-        return self.build_inputs(tf.ragged.boolean_mask(ids, kept))
+        rows, positions = ids.value_rowids(), tf.ragged.range(ids.row_lengths()).values
+        is_deleted = chance(fold(tf.gather(keys, rows), positions), self.deletion_rate)
+        is_kept = tf.RaggedTensor.from_row_splits(~is_deleted, ids.row_splits)
+        is_kept = is_kept | (~tf.reduce_any(is_kept, axis=1)[:, None] & self._one_of(ids, keys))
+        return self.build_inputs(tf.ragged.boolean_mask(ids, is_kept))
 
     def _one_of(self, ids: tf.RaggedTensor, keys: tf.Tensor) -> tf.RaggedTensor:
-        """Returns a mask that is True at one random token of each row that has tokens."""
+        """Returns a mask (B, ragged) that is True at one token of each row of `ids` with tokens.
+
+        The random `keys` (B,) determine which.
+        """
         lengths = ids.row_lengths()
-        drawn = tf.cast(fold(keys, 2**20) % tf.cast(tf.maximum(lengths, 1), tf.uint64), tf.int64)
-        return tf.ragged.range(lengths) == drawn[:, None]
+        position = tf.cast(fold(keys, 2**20) % tf.cast(tf.maximum(lengths, 1), tf.uint64), tf.int64)
+        return tf.ragged.range(lengths) == position[:, None]
 
     def call(self, batch: Tensors, training: bool = False) -> Tensors:
         """Returns `embedding` (B, H), and with targets the tokens' `logits` (B, T - 1, V).
@@ -187,22 +193,22 @@ class TextDenoiser(FineTuningTask):
         Both are float32.
         """
         vectors = self.embedder.embed_rows(batch, training)
-        found = {"embedding": unit(vectors)}
+        outputs = {"embedding": unit(vectors)}
         if "target_ids" in batch:
             ids, mask = batch["target_ids"][:, :-1], batch["target_mask"][:, :-1]
             x = self.encoder.embeddings(ids, training=training)
-            read = self.decoder(x, mask, ops.cast(vectors, x.dtype), training=training)
-            found["logits"] = tied_logits(read, self.encoder.token_embedding)
-        return found
+            decoded = self.decoder(x, mask, ops.cast(vectors, x.dtype), training=training)
+            outputs["logits"] = tied_logits(decoded, self.encoder.token_embedding)
+        return outputs
 
     def terms(self, logits: Tensors, batch: Tensors) -> Terms:
         targets = batch["target_ids"][:, 1:]
         weights = ops.cast(batch["target_mask"][:, 1:], "float32")
         weights = weights * ops.cast(batch["label_weights"], "float32")[:, None]
-        written = logits["logits"]
+        token_logits = logits["logits"]
         return (
-            {"lm_loss": cross_entropy(written, targets, weights)},
-            {"accuracy": accuracy(written, targets, weights)},
+            {"lm_loss": cross_entropy(token_logits, targets, weights)},
+            {"accuracy": accuracy(token_logits, targets, weights)},
         )
 
     def outputs(self, logits: Tensors, batch: Tensors) -> dict[str, Any]:

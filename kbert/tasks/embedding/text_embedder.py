@@ -92,8 +92,8 @@ class EmbeddingRows(LogitRows):
             return run({n: ops.convert_to_numpy(x) for n, x in features.items()})["embedding"]
 
         def logits(features: Mapping[str, Any]) -> dict[str, Any]:
-            found = self.task._of_each_text(features, embed)
-            return {name: ops.convert_to_numpy(x) for name, x in found.items()}
+            embeddings = self.task._of_each_text(features, embed)
+            return {name: ops.convert_to_numpy(x) for name, x in embeddings.items()}
 
         super().answer_by(logits)
 
@@ -173,13 +173,13 @@ class TextEmbedder(FineTuningTask):
             self.projection_layer.build((None, hidden))
         elif self.projection_activation is not None:
             raise ValueError(
-                "`projection_activation` is of the layer that `projection` gives a width. Received:"
-                f" projection_activation={self.projection_activation!r}, projection=None"
+                "`projection_activation` requires `projection`, the width of its layer. Received: "
+                f"projection_activation={self.projection_activation!r}, projection=None"
             )
-        if wide := [width for width in self.matryoshka if width > self.width]:
+        if too_wide := [width for width in self.matryoshka if width > self.width]:
             raise ValueError(
-                f"`matryoshka` has widths of at most {self.width}, the vectors' own. "
-                f"Received: {wide}"
+                f"`matryoshka` must be widths of at most {self.width}, that of the embeddings. "
+                f"Received: {too_wide}"
             )
         self.build()
 
@@ -190,8 +190,8 @@ class TextEmbedder(FineTuningTask):
 
     @property
     def parts(self) -> dict[str, keras.layers.Layer]:
-        own = {} if self.projection_layer is None else {"projection": self.projection_layer}
-        return {**super().parts, **own}
+        projection = {} if self.projection_layer is None else {"projection": self.projection_layer}
+        return {**super().parts, **projection}
 
     def as_table(self, data: Any, labels: Any = None) -> Table:
         """Converts data like `FineTuningTask.as_table`; tuples of three texts are triplets."""
@@ -216,8 +216,8 @@ class TextEmbedder(FineTuningTask):
             if "second" not in columns and objective != "teacher":
                 if not (self.encoder.config.dropout or self.encoder.config.attention_dropout):
                     logging.warning(
-                        "Texts alone are made pairs by dropout, and the encoder has none: both of "
-                        "a pair are the same. Give its config a dropout"
+                        "Single texts are paired with themselves under other dropout, but the "
+                        "encoder has no dropout: both are the same. Set a dropout in its config"
                     )
                 ragged["second"] = ragged["first"]
                 columns["second"] = columns["first"]
@@ -227,53 +227,68 @@ class TextEmbedder(FineTuningTask):
                 dense["labels"] = scores_of(table, objective)
             elif objective == "teacher":
                 dense["labels"] = teacher_vectors(table, self.width)
-        kept = {name: x for name, x in ragged.items() if hasattr(x, "row_splits")}
-        dense |= {name: x for name, x in ragged.items() if name not in kept}
+        ragged_only = {name: x for name, x in ragged.items() if hasattr(x, "row_splits")}
+        dense |= {name: x for name, x in ragged.items() if name not in ragged_only}
         return Rows(
-            ragged=kept, dense=dense, lengths=lengths, examples=np.arange(len(table)), cut=cut
+            ragged=ragged_only,
+            dense=dense,
+            lengths=lengths,
+            examples=np.arange(len(table)),
+            cut=cut,
         )
 
     def _texts_of(self, table: Table) -> tuple[str, ...]:
+        """Returns the names of a table's columns of texts; raises ValueError if it has none."""
         names = self.columns.found_in(table.columns)
         if names is None:
             raise ValueError(
-                "A table of texts has the column `text`, or `first` and `second` for pairs; "
-                "rename() gives a table's columns these names. "
+                "The table must have the column `text`, or `first` and `second` for pairs; "
+                "rename its columns with rename(). "
                 f"Received: {', '.join(table.columns)}"
             )
         return names
 
     def _prompted(self, texts: Sequence[str], prompt: str | None) -> Sequence[str]:
-        before = None if prompt is None else getattr(self, f"{prompt}_prompt")
-        return texts if before is None else [before + text for text in texts]
+        prefix = None if prompt is None else getattr(self, f"{prompt}_prompt")
+        return texts if prefix is None else [prefix + text for text in texts]
 
     def _objective_of(self, table: Table) -> str:
-        """Returns the objective for a labelled table; raises ValueError if they do not fit."""
-        there = {name for name in ("first", "negatives", "label", TARGETS) if name in table}
-        found = self.objective
-        if found is None:
-            found = "teacher" if TARGETS in there else "cosent" if "label" in there else "ranking"
-        needs = {"triplet": {"first", "negatives"}, "teacher": {TARGETS}}
-        needed = needs.get(found, {"first", "label"} if found in SCORED else set())
-        unread = there - needed - {"first"} - ({"negatives"} if "ranking" in found else set())
-        if missing := needed - there:
+        """Returns the setting `objective` or, for None, the default for the columns of a table.
+
+        Raises ValueError if the table lacks a column that the objective needs or has one that it
+        would ignore, or if it is "teacher" and the task has `matryoshka` widths.
+        """
+        columns = {name for name in ("first", "negatives", "label", TARGETS) if name in table}
+        objective = self.objective
+        if objective is None:
+            objective = (
+                "teacher" if TARGETS in columns else "cosent" if "label" in columns else "ranking"
+            )
+        required_columns = {"triplet": {"first", "negatives"}, "teacher": {TARGETS}}
+        required = required_columns.get(
+            objective, {"first", "label"} if objective in SCORED else set()
+        )
+        unused = (
+            columns - required - {"first"} - ({"negatives"} if "ranking" in objective else set())
+        )
+        if missing := required - columns:
             raise ValueError(
-                f"The objective {found} needs the columns {', '.join(sorted(needed))}. "
+                f"The objective {objective} requires the columns {', '.join(sorted(required))}. "
                 f"Received: a table without {', '.join(sorted(missing))}"
             )
-        if unread or (found == "teacher" and "first" in there):
-            extra = sorted(unread) or ["first", "second"]
+        if unused or (objective == "teacher" and "first" in columns):
+            extra = sorted(unused) or ["first", "second"]
             raise ValueError(
-                f"The objective {found} does not read {', '.join(extra)}: leave out what shall not "
-                "count, or choose another `objective`. "
+                f"The objective {objective} does not support the columns {', '.join(extra)}: leave "
+                "them out, or choose another `objective`. "
                 f"Received: a table with {', '.join(table.columns)}"
             )
-        if found == "teacher" and self.matryoshka:
+        if objective == "teacher" and self.matryoshka:
             raise ValueError(
-                "A teacher's vector is learnt whole. Received: objective='teacher' with "
-                f"matryoshka={self.matryoshka}"
+                "The objective teacher does not support matryoshka. Received: "
+                f"objective='teacher' with matryoshka={self.matryoshka}"
             )
-        return found
+        return objective
 
     def _encode_column(self, column: Sequence) -> tf.RaggedTensor:
         """Returns the ids of a column: (N, ragged), or (N, ragged, ragged) for lists of texts."""
@@ -284,8 +299,11 @@ class TextEmbedder(FineTuningTask):
         return tf.RaggedTensor.from_row_lengths(ids, tf.constant(counts, ids.row_splits.dtype))
 
     def _extent(self, ragged: Mapping[str, tf.RaggedTensor]) -> tuple[np.ndarray, int]:
-        """Returns the tokens of each example in a batch (N,), and how many are truncated."""
-        total, lost = 0, False
+        """Returns the tokens of each example (N,), over all its texts, and how many are truncated.
+
+        `ragged` are the token ids of the texts by column, (N, ragged) or (N, ragged, ragged).
+        """
+        total, is_truncated = 0, False
         for ids in ragged.values():
             specials = self.form.specials(1)
             if ids.ragged_rank == 1:
@@ -295,13 +313,14 @@ class TextEmbedder(FineTuningTask):
                 lengths = ids.row_lengths(axis=2) + specials
                 longest = tf.reduce_max(lengths, axis=1).numpy()
                 total += tf.reduce_sum(tf.minimum(lengths, self.row_length), axis=1).numpy()
-            lost |= longest > self.row_length
-        return np.asarray(total), int(np.count_nonzero(lost))
+            is_truncated |= longest > self.row_length
+        return np.asarray(total), int(np.count_nonzero(is_truncated))
 
     def assemble(self, columns: dict[str, Any]) -> dict[str, tf.Tensor]:
-        """Returns features of each text: `token_ids` … and `second_…` (B, T), `negative_…`.
+        """Returns the encoder's inputs for each text of the rows, and the other columns.
 
-        Those of negatives are (B, A, T).
+        Those of second texts are `second_token_ids` …, (B, T); those of negatives are
+        `negative_token_ids` …, (B, A, T).
         """
         columns = dict(columns)
         features: dict[str, Any] = {}
@@ -310,25 +329,25 @@ class TextEmbedder(FineTuningTask):
                 continue
             ids = columns.pop(name)
             if ids.ragged_rank == 1:
-                built = self.build_inputs(ids)
+                inputs = self.build_inputs(ids)
             else:
-                built = self._negative_inputs(ids)
+                inputs = self._negative_inputs(ids)
                 if (numbers := columns.get(name + NUMBERS)) is not None:
                     columns[name + NUMBERS] = padded_numbers(numbers)
-            features |= {prefix + key: x for key, x in built.items()}
+            features |= {prefix + key: x for key, x in inputs.items()}
         return {**features, **columns}
 
     def _negative_inputs(self, ids: tf.RaggedTensor) -> dict[str, tf.Tensor]:
-        """Packs ids (B, ragged, ragged) to (B, A, T); missing negatives become empty texts."""
+        """Packs token ids (B, ragged, ragged) to inputs (B, A, T); missing ones are empty texts."""
         counts = ids.row_lengths()
         real = tf.sequence_mask(counts, tf.maximum(tf.reduce_max(counts), 1))  # (B, A)
         alternative = tf.range(tf.shape(real, counts.dtype)[1])[None]
-        place = tf.cumsum(counts, exclusive=True)[:, None] + alternative
-        place = tf.where(real, place, ids.values.nrows())
+        index = tf.cumsum(counts, exclusive=True)[:, None] + alternative
+        index = tf.where(real, index, ids.values.nrows())
         empty = tf.RaggedTensor.from_row_lengths(
             tf.zeros([0], ids.dtype), tf.zeros([1], counts.dtype)
         )
-        texts = tf.gather(tf.concat([ids.values, empty], 0), tf.reshape(place, [-1]))
+        texts = tf.gather(tf.concat([ids.values, empty], 0), tf.reshape(index, [-1]))
         shape = tf.shape(real)
         return {
             name: tf.reshape(x, tf.concat([shape, tf.shape(x)[1:]], 0))
@@ -346,19 +365,22 @@ class TextEmbedder(FineTuningTask):
     def _of_each_text(
         self, batch: Mapping[str, Any], embed: Callable[[dict[str, Any]], Any]
     ) -> dict[str, Any]:
-        """Returns the outputs of `call`, by a function from features (R, T) to vectors (R, D)."""
-        found = {}
+        """Returns the embeddings of a batch's texts by name, as `call` does.
+
+        `embed` is the function from features (R, T) to embeddings (R, D).
+        """
+        embeddings = {}
         for prefix, name in _TEXTS.values():
             if f"{prefix}token_ids" not in batch:
                 continue
             features = {k: batch[prefix + k] for k in _INPUTS if prefix + k in batch}
             shape = ops.shape(features["token_ids"])
             if len(shape) == 2:  # reshaping would hide from an export that rows stay rows
-                found[name] = embed(features)
+                embeddings[name] = embed(features)
                 continue
             flat = {k: ops.reshape(x, (-1, shape[-1])) for k, x in features.items()}
-            found[name] = ops.reshape(embed(flat), (*shape[:-1], self.width))
-        return found
+            embeddings[name] = ops.reshape(embed(flat), (*shape[:-1], self.width))
+        return embeddings
 
     def embed_rows(self, features: Mapping[str, Any], training: bool = False) -> Tensor:
         """Returns the embeddings of rows, never normalised.
@@ -372,13 +394,13 @@ class TextEmbedder(FineTuningTask):
         """
         mask = features["padding_mask"]
         if self.token_pooling == "cls":
-            first = self.form.cls_columns(mask)[:, None]
-            vectors = self.encode(features, training, positions=first)["sequence"][:, 0]
+            cls_columns = self.form.cls_columns(mask)[:, None]
+            vectors = self.encode(features, training, positions=cls_columns)["sequence"][:, 0]
         else:
             outputs = self.encode(features, training)
-            counted = outputs.get("counted", mask)  # some encoders pool fewer tokens
+            pooled_mask = outputs.get("counted", mask)  # some encoders pool fewer tokens
             sequence = ops.cast(outputs["sequence"], "float32")
-            vectors = pool_tokens(sequence, counted, self.token_pooling)
+            vectors = pool_tokens(sequence, pooled_mask, self.token_pooling)
         if self.projection_layer is not None:
             vectors = self.projection_layer(vectors, training=training)
         return ops.cast(vectors, "float32")
@@ -408,25 +430,30 @@ class TextEmbedder(FineTuningTask):
             return self(features, training=True)
 
         parts = self._split({name: x for name, x in batch.items() if name.endswith(_INPUTS)})
-        own = global_batch.vectors_by_parts(self, parts, self.micro_batches, forward)
-        others = {name: batch[name] for name in _COMPARED if name in batch}
-        vectors, others = (
-            {name: replicas.gather(x) for name, x in each.items()} for each in (own, others)
+        local_vectors = global_batch.vectors_by_parts(self, parts, self.micro_batches, forward)
+        columns = {name: batch[name] for name in _COMPARED if name in batch}
+        vectors, columns = (
+            {name: replicas.gather(x) for name, x in tensors.items()}
+            for tensors in (local_vectors, columns)
         )
-        weights = ops.cast(others["label_weights"], "float32")
+        weights = ops.cast(columns["label_weights"], "float32")
 
         def total(vectors: Tensors) -> Tensor:
-            return ops.sum(self._row_losses(vectors, others) * weights)
+            return ops.sum(self._row_losses(vectors, columns) * weights)
 
-        found = {
+        cached = {
             global_batch.GRADIENT + name: x
             for name, x in global_batch.gradients(total, vectors).items()
         }
-        found[global_batch.LOSS] = self._row_losses(vectors, others)
-        return {**batch, **{name: replicas.own(x) for name, x in found.items()}}
+        cached[global_batch.LOSS] = self._row_losses(vectors, columns)
+        return {**batch, **{name: replicas.own(x) for name, x in cached.items()}}
 
     def _row_losses(self, vectors: Tensors, batch: Tensors) -> Tensor:
-        """Returns the losses (B,) of rows that are compared with each other."""
+        """Returns the losses (B,) of the rows of a batch, which are compared with each other.
+
+        `vectors` are the embeddings, as `call` returns them; `batch` has labels, weights and the
+        numbers of the texts.
+        """
         numbers = [batch[n + NUMBERS] for n in _TEXTS if n + NUMBERS in batch]
         labels = batch.get("labels")
         compared = Compared(
@@ -445,18 +472,18 @@ class TextEmbedder(FineTuningTask):
         )
 
     def outputs(self, logits: Tensors, batch: Tensors) -> dict[str, Any]:
-        found = [logits["embedding"]]
+        embeddings = [logits["embedding"]]
         if "second_embedding" in logits:
-            found.append(logits["second_embedding"])
+            embeddings.append(logits["second_embedding"])
         if "negative_embeddings" in logits:
-            found.append(logits["negative_embeddings"][:, 0])
-        return {"vectors": ops.stack(found, axis=1)}
+            embeddings.append(logits["negative_embeddings"][:, 0])
+        return {"vectors": ops.stack(embeddings, axis=1)}
 
     def decode(self, table: Table, rows: Rows, outputs: Sequence[Tensors]) -> Any:
-        found = np.array([output["vectors"] for output in outputs], np.float32)
+        vectors = np.array([output["vectors"] for output in outputs], np.float32)
         texts = 1 if "text" in self._texts_of(table) else -1
-        found = found.reshape(len(outputs), found.shape[1] if outputs else 1, self.width)
-        return found[:, 0] if texts == 1 else found
+        vectors = vectors.reshape(len(outputs), vectors.shape[1] if outputs else 1, self.width)
+        return vectors[:, 0] if texts == 1 else vectors
 
     @classmethod
     def adapt_table(
@@ -471,7 +498,7 @@ class TextEmbedder(FineTuningTask):
                 labels.append(float(number_of(label)))
             except (TypeError, ValueError):
                 raise ValueError(
-                    f"{table.place(row)}: the label of a pair is how alike the two are, a number. "
+                    f"{table.place(row)}: the label of a pair must be a number, their similarity. "
                     f"Received: {label!r:.80}"
                 ) from None
         return table.with_column("label", labels)
@@ -479,8 +506,8 @@ class TextEmbedder(FineTuningTask):
     def describe_example(self, table: Table, row: int) -> str:
         if "label" in table:
             return super().describe_example(table, row)
-        wrong = f", not {table['negatives'][row]!r:.80}" if "negatives" in table else ""
-        return f"near {table['second'][row]!r:.80}{wrong}" if "second" in table else "a text"
+        negative = f", not {table['negatives'][row]!r:.80}" if "negatives" in table else ""
+        return f"near {table['second'][row]!r:.80}{negative}" if "second" in table else "a text"
 
     def score(self, table: Table, answers: Sequence) -> dict[str, float]:
         if "first" not in table:
@@ -488,16 +515,16 @@ class TextEmbedder(FineTuningTask):
                 return {}
             vectors = teacher_vectors(table, self.width)
             return {"cosine": float(np.mean(cosines_of(np.asarray(answers), vectors)))}
-        first, second, *wrong = np.swapaxes(np.asarray(answers), 0, 1)
-        found = cosines_of(first, second)
+        first, second, *negatives = np.swapaxes(np.asarray(answers), 0, 1)
+        cosines = cosines_of(first, second)
         if "label" in table:
             labels = scores_of(table, "cosent")
             return {
-                "spearman": metrics.spearman(labels, found),
-                "pearson": metrics.pearson(labels, found),
+                "spearman": metrics.spearman(labels, cosines),
+                "pearson": metrics.pearson(labels, cosines),
             }
-        if wrong:
-            return {"accuracy": float(np.mean(found > cosines_of(first, wrong[0])))}
+        if negatives:
+            return {"accuracy": float(np.mean(cosines > cosines_of(first, negatives[0])))}
         return retrieval(first, second, table)
 
     def score_names(self, table: Table) -> list[str] | None:
@@ -542,13 +569,13 @@ class TextEmbedder(FineTuningTask):
             >>> task.evaluate([("far", "miles", "noon")], verbose=0).keys()
             dict_keys(['loss', 'accuracy'])
         """
-        before = self.objective
+        previous_objective = self.objective
         if loss is not None:
             self.objective = loss
         try:
             return super().fit(data, labels, **options)
         except ValueError:  # nothing was trained
-            self.objective = before
+            self.objective = previous_objective
             raise
 
     def evaluate(  # type: ignore[override]  # as in FineTuningTask
@@ -577,13 +604,16 @@ class TextEmbedder(FineTuningTask):
         return super().predict(self._with_prompt(data, prompt), **options)
 
     def _with_prompt(self, data: Any, prompt: str | None) -> Any:
-        """Returns a table of the texts with the task's prompt for a query or a document."""
+        """Returns a table of the texts with the task's prompt before each; unchanged data for None.
+
+        `prompt` is "query" or "document"; ValueError if the task has no such prompt.
+        """
         if prompt is None:
             return data
         if prompt not in PROMPTS or getattr(self, f"{prompt}_prompt") is None:
             raise ValueError(
-                "`prompt` is query or document, and the task's setting of that name is put "
-                f"before the texts. Received: prompt={prompt!r}, "
+                "`prompt` must be query or document, and the task must have a query_prompt or "
+                f"document_prompt for it. Received: prompt={prompt!r}, "
                 f"query_prompt={self.query_prompt!r}, document_prompt={self.document_prompt!r}"
             )
         table = self.as_table([data] if isinstance(data, str | bytes) else data)
@@ -608,9 +638,11 @@ class TextEmbedder(FineTuningTask):
         Returns:
             (N, M) float32.
         """
-        each = [texts] if others is None else [texts, others]
-        found = [unit_length(x if are_vectors(x) else self.predict(x, **options)) for x in each]
-        return found[0] @ found[-1].T
+        inputs = [texts] if others is None else [texts, others]
+        embeddings = [
+            unit_length(x if are_vectors(x) else self.predict(x, **options)) for x in inputs
+        ]
+        return embeddings[0] @ embeddings[-1].T
 
     def signatures(self) -> dict[str, Signature]:
         """Returns the entry point `embed`, also `serving_default`, and those with prompts.
@@ -627,15 +659,15 @@ class TextEmbedder(FineTuningTask):
                 return tf.strings.join([before, text]) if before else text
 
             def embed(text: tf.Tensor) -> dict[str, tf.Tensor]:
-                found = self(self.build_inputs(self.tokenizer.encode(texts(text))))
-                return {"embedding": found["embedding"]}
+                outputs = self(self.build_inputs(self.tokenizer.encode(texts(text))))
+                return {"embedding": outputs["embedding"]}
 
             spec = [tf.TensorSpec([None], tf.string, "text")]
             return Signature(embed, spec, lambda text: tokens(texts(text)), too_long="cut")
 
         prompts = {f"embed_{name}": getattr(self, f"{name}_prompt") for name in PROMPTS}
-        given = {name: before for name, before in prompts.items() if before is not None}
-        return {name: entry(before) for name, before in {"embed": "", **given}.items()}
+        given_prompts = {name: before for name, before in prompts.items() if before is not None}
+        return {name: entry(before) for name, before in {"embed": "", **given_prompts}.items()}
 
 
 _COMPARED = ("label_weights", "labels", *(name + NUMBERS for name in _TEXTS))

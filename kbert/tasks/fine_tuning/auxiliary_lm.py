@@ -39,8 +39,8 @@ def auxiliary_weight(encoder: keras.Model, asked: float | None) -> float:
         return USUAL_WEIGHT if is_decoder else 0.0
     if not isinstance(asked, int | float) or asked < 0 or (asked and not is_decoder):
         raise ValueError(
-            "auxiliary_lm_weight is 0 or more, and on encoders that are no decoders 0: they are no "
-            f"language models. Received: auxiliary_lm_weight={asked!r} on a "
+            "auxiliary_lm_weight must be 0 or more, and 0 on encoders other than decoders, which "
+            f"are not language models. Received: auxiliary_lm_weight={asked!r} on a "
             f"{type(encoder).__name__}"
         )
     return float(asked)
@@ -74,15 +74,16 @@ def language_model_loss(encoder: DecoderEncoder, read: Mapping[str, Any], weight
 def _predictions(
     encoder: Any, sequence: Tensor, targets: Tensor, real: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns logits (K, V), targets (K,) and weights (K,) of the tokens that are not padding.
+    """Returns logits (K, V), targets (K,) and weights (K,) of the K tokens where `real` is True.
 
-    The vocabulary is large, so logits at padding are expensive. TensorFlow leaves them out. Other
-    backends need static shapes, so they compute padding too, with weight 0.
+    `sequence` (R, T - 1, H) are the hidden states, `targets` (R, T - 1) the next tokens. Logits at
+    padding are expensive, so TensorFlow leaves them out. Other backends need static shapes: they
+    return (R, T - 1, …), with `real` as the weights.
     """
     if keras.backend.backend() == "tensorflow":
         import tensorflow as tf
 
-        places = tf.where(real)  # (K, 2)
-        sequence, targets = tf.gather_nd(sequence, places), tf.gather_nd(targets, places)
+        positions = tf.where(real)  # (K, 2)
+        sequence, targets = tf.gather_nd(sequence, positions), tf.gather_nd(targets, positions)
         return encoder.logits(sequence), targets, tf.ones_like(targets)
     return encoder.logits(sequence), targets, real

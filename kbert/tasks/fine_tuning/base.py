@@ -148,11 +148,11 @@ class FineTuningTask(EncoderTask):
     ) -> None:
         super().__init__(encoder, tokenizer, name=name or _snake_case(type(self).__name__))
         self.chosen = options_of(type(self), options)
-        most = encoder.config.max_positions
-        if self.max_length is not None and self.max_length > most:
+        max_positions = encoder.config.max_positions
+        if self.max_length is not None and self.max_length > max_positions:
             raise ValueError(
-                f"As tokens of a row max_length must be from 4 to {most}, the encoder's "
-                f"max_positions. Received: max_length={self.max_length!r}"
+                f"max_length must be between 4 and {max_positions} (the encoder's max_positions). "
+                f"Received: max_length={self.max_length!r}"
             )
         if self.needs_pooler and encoder.pooler is None:
             raise ValueError(
@@ -167,9 +167,9 @@ class FineTuningTask(EncoderTask):
 
     @property
     def settings(self) -> dict[str, Any]:
-        found = self.chosen.to_dict()
-        left = () if self.reads_by_decoder else DECODER_OPTIONS
-        return {name: value for name, value in found.items() if name not in left}
+        settings = self.chosen.to_dict()
+        omitted = () if self.reads_by_decoder else DECODER_OPTIONS
+        return {name: value for name, value in settings.items() if name not in omitted}
 
     def make_dropout(self) -> Dropout:
         """Returns the dropout before a head, at the rate of the option `dropout` or the encoder."""
@@ -186,15 +186,15 @@ class FineTuningTask(EncoderTask):
         return "" if self.texts is None else self.texts.remedy
 
     def targets(self, table: Table) -> np.ndarray:
-        """Returns the labels of whole texts; see the class."""
+        """Returns the labels (N, …) of a table of texts; raises ValueError for an invalid one."""
         raise NotImplementedError(f"{type(self).__name__} must define `targets` or `tokenize`.")
 
     def as_table(self, data: Any, labels: Any = None) -> Table:
-        """Converts a user's data to a table, see `kbert.data.as_table`."""
+        """Converts data, with the labels if it has none, to a table; see `kbert.data.as_table`."""
         return as_table(data, labels)
 
     def tokenize(self, table: Table, labelled: bool) -> Rows:
-        """Tokenises a table to rows; see the class."""
+        """Tokenises a table, or a part of one, to rows; with `labelled` they have their labels."""
         rows = self.texts.rows(table)
         return (
             dataclasses.replace(rows, dense={"labels": self.targets(table)}) if labelled else rows
@@ -203,24 +203,33 @@ class FineTuningTask(EncoderTask):
     def build_inputs(
         self, first: tf.RaggedTensor, second: tf.RaggedTensor | None = None
     ) -> dict[str, tf.Tensor]:
-        """Packs ragged ids into the encoder's input; for windows see `TextRows.build_inputs`."""
+        """Packs token ids of texts, or of pairs with `second`, into the encoder's inputs (B, T).
+
+        With windows they are (B, W, T); see `TextRows.build_inputs`.
+        """
         build = super().build_inputs if self.texts is None else self.texts.build_inputs
         return build(first, second)
 
     def terms(self, logits: Tensors, batch: Tensors) -> Terms:
-        """Returns losses and metrics; see the class."""
+        """Returns losses and metrics of a labelled batch, from the logits of `call`.
+
+        Both are dicts name -> (Σ weight · value, Σ weight), with `label_weights` as the weights.
+        """
         raise NotImplementedError(f"{type(self).__name__} must define `terms`.")
 
     def decode(self, table: Table, rows: Rows, outputs: Sequence[Tensors]) -> Sequence:
-        """Returns the answers; see the class."""
+        """Returns one answer per example of the table.
+
+        `outputs[i]` are the `outputs` of row i of `rows`, as arrays without the batch axis.
+        """
         raise NotImplementedError(f"{type(self).__name__} must define `decode`.")
 
     def score(self, table: Table, answers: Sequence) -> dict[str, float]:
-        """Returns the metrics; see the class."""
+        """Returns the task's metrics {name: number}: `answers` of `decode` against the labels."""
         raise NotImplementedError(f"{type(self).__name__} must define `score`.")
 
     def assemble(self, columns: dict[str, Any]) -> dict[str, tf.Tensor]:
-        """Returns batch-first features of rows; runs in a graph.
+        """Returns batch-first features from the columns of B `Rows`; runs in a graph.
 
         By default the ragged columns `first` and `second` are packed to `token_ids`, `segment_ids`
         and `padding_mask` (B, T), and the dense columns stay. The caller adds `label_weights` if
@@ -233,7 +242,7 @@ class FineTuningTask(EncoderTask):
     def outputs(self, logits: Tensors, batch: Tensors) -> dict[str, Any]:
         """Returns the tensors that `decode` needs, by `keras.ops`; by default the logits, float32.
 
-        The tensors are batch-first, float32 or int32. The batch has no labels.
+        The tensors are batch-first, float32 or int32. The batch may have no labels.
         """
         return {name: ops.cast(x, "float32") for name, x in logits.items()}
 
@@ -264,7 +273,10 @@ class FineTuningTask(EncoderTask):
             self.targets(table)
 
     def check_held_out(self, table: Table, held_out: Table) -> None:
-        """Raises ValueError if the labels of held-out data do not fit the training data."""
+        """Raises ValueError if the labels of held-out data do not fit the training data, `table`.
+
+        By default accepts all.
+        """
 
     def main_metric(self, held_out: Table) -> str:
         """Returns the metric that selects the best weights; by default `metric`."""
@@ -282,7 +294,7 @@ class FineTuningTask(EncoderTask):
 
     @classmethod
     def takes_label_lists(cls, settings: Mapping[str, Any]) -> bool:
-        """Returns whether, with these settings, a row has a list of any number of labels."""
+        """Returns whether rows have lists of labels, given constructor arguments; by default no."""
         return False
 
     @classmethod
@@ -306,7 +318,10 @@ class FineTuningTask(EncoderTask):
         return str(label)
 
     def token_marks(self, features: Mapping[str, np.ndarray]) -> dict[int, str]:
-        """Returns token index -> what a preview shows after that token: its expected answer."""
+        """Returns token index -> text that a preview shows after that token: its expected answer.
+
+        `features` are those of one row, without the batch axis. By default empty.
+        """
         return {}
 
     @classmethod
@@ -315,7 +330,7 @@ class FineTuningTask(EncoderTask):
         return False
 
     def tune(self, data: Any, **options: Any) -> str:
-        """Sets the threshold to the best value on labelled data, and returns it as text."""
+        """Sets the threshold to the best value on labelled data; returns it as "name=value"."""
         raise NotImplementedError(f"{type(self).__name__} must define `tune`.")
 
     def loss_terms(self, batch: Tensors, training: bool) -> Terms:
@@ -506,26 +521,26 @@ class FineTuningTask(EncoderTask):
         """
         table = self.as_table(data, labels)
         self.check_labels(table)
-        found = self.reports(table, self.predict(table, batch_size=batch_size, verbose=verbose))
-        if not found:
+        reports = self.reports(table, self.predict(table, batch_size=batch_size, verbose=verbose))
+        if not reports:
             raise ValueError(
-                "evaluate() gives the scores of a task without a report. "
+                "report() is not supported by this task: use evaluate() for its scores. "
                 f"Received: a {type(self).__name__}"
             )
-        return found[0]
+        return reports[0]
 
     def batches(self, rows: Rows | StoredRows, **options: Any) -> tf.data.Dataset:
-        """Returns the rows in batches for `fit`; for the options see `bucketed_batches`."""
+        """Returns a dataset of batches of the rows, for `fit`; options as in `bucketed_batches`."""
         return bucketed_batches(rows, self.assemble, **options)
 
     def weigh_classes(self, rows: Rows, class_weights: str | Mapping[str, float]) -> Rows:
-        """Returns the rows with `label_weights` by class; for tasks with classes.
+        """Returns the rows with `label_weights` by class; by default raises ValueError.
 
-        By default raises ValueError.
+        `class_weights` are name of a class -> weight, or "balanced", by inverse frequency.
         """
         raise ValueError(
-            f"class_weights belong to tasks with classes. Received: class_weights={class_weights!r}"
-            f" for a {type(self).__name__}"
+            "class_weights are supported for tasks with classes only. Received: "
+            f"class_weights={class_weights!r} for a {type(self).__name__}"
         )
 
 

@@ -47,14 +47,16 @@ class Labels:
         self._numbers = class_numbers(self.names)
         if len(self._ids) < len(self.names):
             counts = collections.Counter(self.names)
-            twice = sorted(name for name, count in counts.items() if count > 1)[:10]
-            raise ValueError(f"The names of classes must be unique. Received: {twice} twice")
+            duplicate_names = sorted(name for name, count in counts.items() if count > 1)[:10]
+            raise ValueError(
+                f"The names of classes must be unique. Received: {duplicate_names} twice"
+            )
 
     def __len__(self) -> int:
         return len(self.names)
 
     def ids(self, table: Table) -> np.ndarray:
-        """Returns the class of each row, (N,) int32.
+        """Returns the index of each row's class, (N,) int32.
 
         Args:
             table: table with a column `label` of names, or of numbers; see the class.
@@ -70,18 +72,18 @@ class Labels:
         Raises:
             ValueError: a row has no list, or a label is not a class.
         """
-        found = np.zeros((len(table), len(self)), np.float32)
+        indicators = np.zeros((len(table), len(self)), np.float32)
         for row, labels in enumerate(table["label"]):
             if not isinstance(labels, list | tuple):
                 raise ValueError(
-                    f"{table.place(row)}: with multi_label=True a row has a list of labels, which "
-                    f"may be empty. Received: {labels!r:.80}"
+                    f"{table.place(row)}: with multi_label=True each row must have a list of "
+                    f"labels, which may be empty. Received: {labels!r:.80}"
                 )
-            found[row, [self._id(table, row, label) for label in labels]] = 1
-        return found
+            indicators[row, [self._id(table, row, label) for label in labels]] = 1
+        return indicators
 
     def indices(self, names: Sequence[str]) -> np.ndarray:
-        """Returns the classes of predicted names, (N,) int32."""
+        """Returns the index of each name among the classes, (N,) int32, for predicted names."""
         return np.array([self._ids[name] for name in names], np.int32)
 
     def check_seen(self, table: Table, held_out: Table, column: str = "label") -> None:
@@ -92,25 +94,29 @@ class Labels:
             held_out: held-out data, which is evaluated between epochs.
             column: name of the column of labels.
         """
-        seen: set[Any] = set()
+        training_ids: set[Any] = set()
         for row, labels in enumerate(table[column]):
-            seen |= {self._id(table, row, x) for x in _as_list(labels)}
-        form = _form(_first(table[column]))
+            training_ids |= {self._id(table, row, x) for x in _as_list(labels)}
+        training_form = _form(_first(table[column]))
         for row, labels in enumerate(held_out[column]):
             for label in _as_list(labels):
-                if _form(label) != form:
+                if _form(label) != training_form:
                     raise ValueError(
-                        f"{held_out.place(row)}: held-out labels must be of the kind of the "
-                        f"training data's, {form}. Received: {label!r:.80}"
+                        f"{held_out.place(row)}: held-out labels must have the type of the "
+                        f"training labels, {training_form}. Received: {label!r:.80}"
                     )
-                if self._id(held_out, row, label) not in seen:
+                if self._id(held_out, row, label) not in training_ids:
                     raise ValueError(
                         f"{held_out.place(row)}: a held-out label must occur in the training "
                         f"data. Received: {label!r:.80}, which none of its {len(table)} rows has"
                     )
 
     def _id(self, table: Table, row: int, label: Any) -> int:
-        given = label = in_terms_of(label, self.names)
+        """Returns the index of a label's class; raises ValueError if the label is not a class.
+
+        `table` and `row` locate the label in the error message.
+        """
+        received = label = in_terms_of(label, self.names)
         if isinstance(label, str) and label in self._ids:
             return self._ids[label]
         if isinstance(label, str) and re.fullmatch(_WHOLE, label):
@@ -123,7 +129,7 @@ class Labels:
         by_index = " or by index from 0" if is_index else ""
         raise ValueError(
             f"{table.place(row)}: a label must be one of the task's {len(self)} classes, by name "
-            f"({shown(self.names)}){by_index}. Received: {given!r:.80}"
+            f"({shown(self.names)}){by_index}. Received: {received!r:.80}"
         )
 
 
@@ -136,15 +142,18 @@ def check_several(names: Sequence[str], task: str) -> None:
     """
     if len(names) < 2:
         raise ValueError(
-            "One of two classes or more is given to a text or a word; of a single one the "
-            "probability is always 1. For a number use a TextRegressor, for whether a text has "
-            "a label or not a TextClassifier with multi_label=True. "
+            "labels must name at least two classes; the probability of a single one is always 1. "
+            "To predict a number, use a TextRegressor; to predict whether a text has a label, a "
+            "TextClassifier with multi_label=True. "
             f"Received: the one label {names[0]!r} for a {task}"
         )
 
 
 def _written_out(names: object) -> list[str]:
-    """Returns the names of classes as strings; see `Labels`."""
+    """Returns the names of classes as strings; a number n gives LABEL_0 to LABEL_(n - 1).
+
+    Raises ValueError unless `names` are a list of strings and integers, or a positive number.
+    """
     if isinstance(names, int | np.integer) and not isinstance(names, bool) and names > 0:
         return [f"LABEL_{i}" for i in range(names)]
     if names is None:
@@ -154,13 +163,13 @@ def _written_out(names: object) -> list[str]:
         )
     values = [] if isinstance(names, str | bytes) or not isinstance(names, Iterable) else names
     values = [x.item() if isinstance(x, np.generic) else x for x in values]
-    written = [_as_name(x) for x in values]
-    if not written or None in written or isinstance(names, Set):
+    class_names = [_as_name(x) for x in values]
+    if not class_names or None in class_names or isinstance(names, Set):
         raise ValueError(
-            "labels must be a list of names of classes, in the order of the logits, or how many "
-            f"there are. Received: {names!r:.200}"
+            "labels must be a list of class names, in the order of the logits, or the number of "
+            f"classes. Received: {names!r:.200}"
         )
-    return [name for name in written if name is not None]
+    return [name for name in class_names if name is not None]
 
 
 def _as_name(value: object) -> str | None:
@@ -212,7 +221,9 @@ def _natural(name: str) -> tuple[int, int, str]:
 
 
 def class_numbers(names: Sequence[str]) -> dict[int, int]:
-    """Returns number in the data -> class; see `Labels`.
+    """Returns {number in the data: index of the class that it stands for}.
+
+    If all names are integers, or "True" and "False", the numbers are the names; else the indices.
 
     Example:
         >>> class_numbers(["no", "yes"]), class_numbers(["3", "5"])
@@ -258,8 +269,8 @@ def names_of_classes(table: Table) -> list[str]:
         name = _as_name(int(label) if isinstance(label, bool) else label)
         if name is None:
             raise ValueError(
-                f"{table.place(row)}: a class is a name or an integer; numbers are for the task "
-                f"regress, lists of names for multilabel. Received: {label!r:.80}"
+                f"{table.place(row)}: a class must be a name or an integer; use the task regress "
+                f"for numbers, multilabel for lists of names. Received: {label!r:.80}"
             )
         names.append(name)
     return names
@@ -278,20 +289,20 @@ def indicator_columns(table: Table, names: Any) -> Table:
     """
     if not isinstance(names, list | tuple):
         return table
-    found = []
+    label_lists = []
     for row in range(len(table)):
         values = {name: str(table[name][row]).strip() for name in names}
-        bad = {name: value for name, value in values.items() if value not in ("0", "1")}
-        if bad:
+        invalid = {name: value for name, value in values.items() if value not in ("0", "1")}
+        if invalid:
             raise ValueError(
-                f"{table.place(row)}: a column of a label holds 0 or 1. Received: {bad}"
+                f"{table.place(row)}: the column of a label must be 0 or 1. Received: {invalid}"
             )
-        found.append([name for name, value in values.items() if value == "1"])
-    return table.with_column("label", found)
+        label_lists.append([name for name, value in values.items() if value == "1"])
+    return table.with_column("label", label_lists)
 
 
 def shown(names: Sequence[str], most: int = 10) -> str:
-    """Formats the first names, quoted, for a message.
+    """Formats the first `most` names, quoted, for a message.
 
     >>> shown(["a", "b", "c"], most=2)
     "'a', 'b', …"
@@ -323,25 +334,28 @@ def class_weights_of(
     if isinstance(weights, str):
         if weights != "balanced":
             raise ValueError(
-                f'class_weights must be "balanced" or label -> weight. Received: {weights!r}'
+                f'class_weights must be "balanced" or a dict of weights. Received: {weights!r}'
             )
         if labels.ndim == 2:
             positives = labels.sum(0)
             return ((len(labels) - positives) / np.maximum(positives, 1)).astype(np.float32)
         counts = np.bincount(labels, minlength=len(names))
-        present = np.count_nonzero(counts)
-        return (len(labels) / (present * np.maximum(counts, 1))).astype(np.float32)
+        num_present = np.count_nonzero(counts)
+        return (len(labels) / (num_present * np.maximum(counts, 1))).astype(np.float32)
     numbers = class_numbers(names)
     by_number = [key for key in weights if isinstance(key, int) and key in numbers]
     if len(by_number) == len(weights):
         weights = {names[numbers[key]]: weights[key] for key in by_number}
     _check_names(names, weights, "class_weights")
-    found = np.array([float(weights.get(name, 1.0)) for name in names], np.float32)
-    if not (np.isfinite(found).all() and (found >= 0).all() and found.any()):
+    class_weights = np.array([float(weights.get(name, 1.0)) for name in names], np.float32)
+    if not (
+        np.isfinite(class_weights).all() and (class_weights >= 0).all() and class_weights.any()
+    ):
         raise ValueError(
-            f"class_weights must be 0 or more, and some above 0. Received: {dict(weights)}"
+            "class_weights must be 0 or more, and at least one of them above 0. "
+            f"Received: {dict(weights)}"
         )
-    return found
+    return class_weights
 
 
 def thresholds_of(names: Sequence[str], threshold: float | Mapping[str, float]) -> np.ndarray:
@@ -357,19 +371,19 @@ def thresholds_of(names: Sequence[str], threshold: float | Mapping[str, float]) 
     if not isinstance(threshold, Mapping):
         threshold = dict.fromkeys(names, threshold)
     _check_names(names, threshold, "threshold")
-    found = np.array([float(threshold.get(name, np.nan)) for name in names])
-    if not ((found >= 0) & (found <= 1)).all():
+    thresholds = np.array([float(threshold.get(name, np.nan)) for name in names])
+    if not ((thresholds >= 0) & (thresholds <= 1)).all():
         raise ValueError(
-            "threshold must be a number from 0 to 1, or one for every label by name. "
+            "threshold must be a number between 0 and 1, or a dict of one for every label. "
             f"Received: {dict(threshold)}"
         )
-    return found
+    return thresholds
 
 
 def class_answer(
     names: Sequence[str], probabilities: np.ndarray, thresholds: np.ndarray | None
 ) -> dict[str, Any]:
-    """Returns a classifier's answer for a text.
+    """Returns a classifier's answer for a text, a dict with its "label" or "labels".
 
     Args:
         names: names of the classes, in the order of the logits.
@@ -380,17 +394,25 @@ def class_answer(
         >>> class_answer(["ham", "spam"], np.array([0.25, 0.75]), None)["label"]
         'spam'
     """
-    named = dict(zip(names, probabilities.tolist(), strict=True))
+    named_probabilities = dict(zip(names, probabilities.tolist(), strict=True))
     if thresholds is not None:
-        chosen = np.flatnonzero(probabilities >= thresholds)
-        return {"labels": [names[int(i)] for i in chosen], "probabilities": named}
+        chosen_ids = np.flatnonzero(probabilities >= thresholds)
+        return {"labels": [names[int(i)] for i in chosen_ids], "probabilities": named_probabilities}
     label = names[int(probabilities.argmax())]
-    return {"label": label, "probability": named[label], "probabilities": named}
+    return {
+        "label": label,
+        "probability": named_probabilities[label],
+        "probabilities": named_probabilities,
+    }
 
 
 def _check_names(names: Sequence[str], given: Any, what: str) -> None:
-    known = set(names)
-    unknown = [name for name in given if name not in known]
+    """Raises ValueError if a name in `given` is not a class, one of `names`.
+
+    `what` is the name of the argument in the error message.
+    """
+    known_names = set(names)
+    unknown = [name for name in given if name not in known_names]
     if unknown:
         raise ValueError(
             f"{what} must name the task's classes, {shown(names)}. Received: {shown(unknown)}"
@@ -402,5 +424,5 @@ def _as_list(labels: Any) -> list:
 
 
 def _first(column: Any) -> Any:
-    """Returns the first label of a column; rows may have several labels or none."""
+    """Returns the first label of a column whose rows have labels or lists of them; "" for none."""
     return next((label for labels in column for label in _as_list(labels)), "")

@@ -15,7 +15,7 @@ from kbert.tasks.fine_tuning.text_rows import WINDOWS_AT_ONCE
 
 
 class LogitRows(EncoderRows):
-    """Exports the outputs of the task's `call`."""
+    """Export of a task whose outputs are the logits that its `call` returns."""
 
     def outputs(self, features: Mapping[str, Any]) -> dict[str, Any]:
         return dict(self.task(features))
@@ -30,11 +30,14 @@ class LogitRows(EncoderRows):
             # (B, W, T): the windows of texts, in groups to bound memory.
             flat = {n: np.reshape(features[n], (-1, mask.shape[-1])) for n in self.inputs}
             starts = range(0, len(flat["padding_mask"]), WINDOWS_AT_ONCE)
-            parts = [
+            group_outputs = [
                 run({name: x[i : i + WINDOWS_AT_ONCE] for name, x in flat.items()}) for i in starts
             ]
-            found = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-            return {name: texts.pool(x, mask) for name, x in found.items()}
+            window_logits = {
+                name: np.concatenate([outputs[name] for outputs in group_outputs])
+                for name in group_outputs[0]
+            }
+            return {name: texts.pool(x, mask) for name, x in window_logits.items()}
 
         self.task.predictor = Predictor(self.task, logits)
         self.logits = logits

@@ -83,11 +83,11 @@ class MultiTask(KerasEdits, TrainStep, keras.Model):
         _check(tasks)
         if not train_encoder and any(task.variant is None for task in tasks.values()):
             raise ValueError(
-                "train_encoder=False trains named edits in the encoder's place: each task must "
-                "keep to one (`kbert.edit`). Received: tasks without"
+                "train_encoder=False trains named edits instead of the encoder: each task must "
+                "have one (`kbert.edit`). Received: tasks without one"
             )
-        first = next(iter(tasks.values()))
-        super().__init__(name=name, dtype=first.dtype_policy)
+        first_task = next(iter(tasks.values()))
+        super().__init__(name=name, dtype=first_task.dtype_policy)
         self.tasks = dict(tasks)
         self.train_encoder = train_encoder
         self.built = True
@@ -108,7 +108,7 @@ class MultiTask(KerasEdits, TrainStep, keras.Model):
     def call(self, batch: Tensors, training: bool = False) -> dict[str, Any]:
         """Raises NotImplementedError: a batch belongs to one of the tasks."""
         raise NotImplementedError(
-            "Each task is called by itself: multi.tasks[name](batch). "
+            "Only single tasks can be called: multi.tasks[name](batch). "
             f"Received: a call of several, {', '.join(self.tasks)}"
         )
 
@@ -130,16 +130,16 @@ class MultiTask(KerasEdits, TrainStep, keras.Model):
         Raises:
             ValueError: tasks have their own adapters.
         """
-        if own := [name for name, task in self.tasks.items() if task.variant is not None]:
+        if edited_tasks := [name for name, task in self.tasks.items() if task.variant is not None]:
             raise ValueError(
-                "Each task keeps to a named edit of its own, or all share one: enable_lora() is "
-                f"of tasks without. Received: named edits of {', '.join(own)}"
+                "enable_lora() adds one adapter that all tasks share, so no task may have its own "
+                f"named edit. Received: named edits of {', '.join(edited_tasks)}"
             )
         return super().enable_lora(rank, **options)
 
     def _each(self, call: str) -> str:
         return (
-            f"What is saved, exported and asked is a task: multi.tasks[name].{call}. "
+            f"Only single tasks support this method: multi.tasks[name].{call}. "
             f"Received: a {type(self).__name__} of {', '.join(self.tasks)}"
         )
 
@@ -154,8 +154,8 @@ class MultiTask(KerasEdits, TrainStep, keras.Model):
         metrics: dict[str, Any] = {}
         for name, task in self.tasks.items():
             terms = task.loss_terms(_own(batch, name), training)
-            for kept, found in zip((losses, metrics), terms, strict=True):
-                kept |= {f"{name}_{key}": pair for key, pair in found.items()}
+            for merged, task_terms in zip((losses, metrics), terms, strict=True):
+                merged |= {f"{name}_{key}": pair for key, pair in task_terms.items()}
         return losses, metrics
 
     def fit(  # type: ignore[override]  # tables by the tasks' names
@@ -233,18 +233,18 @@ class MultiTask(KerasEdits, TrainStep, keras.Model):
         """
         refuse_others(others, EVALUATE, "evaluate")
         self.check_names(data, all_of_them=False)
-        found: dict[str, float] = {}
-        chosen, loss = [], 0.0
+        scores: dict[str, float] = {}
+        main_scores, loss = [], 0.0
         for name, labelled in data.items():
             task = self.tasks[name]
             table = task.as_table(labelled)
             values = task.evaluate(table, batch_size=batch_size, verbose=verbose)
-            found |= {f"{name}_{key}": value for key, value in values.items()}
+            scores |= {f"{name}_{key}": value for key, value in values.items()}
             loss += values["loss"]
             names = (task.score_names(table) or []) if task.metric == "loss" else [task.metric]
-            chosen += [values[key] for key in names[:1]]
-        found["loss"] = loss
-        return {**found, "mean": sum(chosen) / len(chosen)} if chosen else found
+            main_scores += [values[key] for key in names[:1]]
+        scores["loss"] = loss
+        return {**scores, "mean": sum(main_scores) / len(main_scores)} if main_scores else scores
 
     def batches(
         self,
@@ -269,30 +269,34 @@ class MultiTask(KerasEdits, TrainStep, keras.Model):
             "position" (B, 3). "task" is the number of the batch's task; the features of all other
             tasks are zeros.
         """
-        done = int(start[0]) * steps_per_epoch + int(start[1])
-        counts = np.bincount(plan[:done], minlength=len(self.tasks))
+        steps_done = int(start[0]) * steps_per_epoch + int(start[1])
+        counts = np.bincount(plan[:steps_done], minlength=len(self.tasks))
         datasets = []
         for count, (name, task) in zip(counts, self.tasks.items(), strict=True):
             steps = math.ceil(len(rows[name]) / options["batch_size"])
-            at = (int(count) // steps, int(count) % steps, 0)
-            datasets.append(task.batches(rows[name], start=at, **options))
+            task_start = (int(count) // steps, int(count) % steps, 0)
+            datasets.append(task.batches(rows[name], start=task_start, **options))
         specs = {
             name: dataset.element_spec for name, dataset in zip(self.tasks, datasets, strict=True)
         }
-        named = [
+        padded_datasets = [
             dataset.map(_among_others(name, number, specs))
             for number, (name, dataset) in enumerate(zip(self.tasks, datasets, strict=True))
         ]
-        left = np.arange(done + 1, len(plan) + 1)
-        positions = np.stack([left // steps_per_epoch, left % steps_per_epoch, 0 * left], 1)
-        choice = tf.data.Dataset.from_tensor_slices(plan[done:].astype(np.int64))
-        chosen = tf.data.Dataset.choose_from_datasets(named, choice, stop_on_empty_dataset=False)
-        after = tf.data.Dataset.from_tensor_slices(positions.astype(np.int32))
+        next_steps = np.arange(steps_done + 1, len(plan) + 1)
+        positions = np.stack(
+            [next_steps // steps_per_epoch, next_steps % steps_per_epoch, 0 * next_steps], 1
+        )
+        choice = tf.data.Dataset.from_tensor_slices(plan[steps_done:].astype(np.int64))
+        planned_batches = tf.data.Dataset.choose_from_datasets(
+            padded_datasets, choice, stop_on_empty_dataset=False
+        )
+        next_positions = tf.data.Dataset.from_tensor_slices(positions.astype(np.int32))
 
         def with_position(batch: Tensors, position: Tensor) -> Tensors:
             return {**batch, "position": tf.zeros_like(batch[_TASK])[:, None] + position[None]}
 
-        merged = tf.data.Dataset.zip((chosen, after)).map(with_position)
+        merged = tf.data.Dataset.zip((planned_batches, next_positions)).map(with_position)
         return merged.prefetch(tf.data.AUTOTUNE).with_options(exact_options())
 
     def check_names(self, data: Mapping[str, Any], all_of_them: bool = True) -> None:
@@ -304,20 +308,23 @@ class MultiTask(KerasEdits, TrainStep, keras.Model):
         """
         if not isinstance(data, Mapping):
             raise ValueError(
-                f"Data are by the tasks' names, {', '.join(self.tasks)}. "
+                f"Data must be a dict with the tasks' names as keys, {', '.join(self.tasks)}. "
                 f"Received: {type(data).__name__}: {data!r:.80}"
             )
         unknown = set(data) - set(self.tasks)
         missing = set(self.tasks) - set(data) if all_of_them else set()
         if unknown or missing or not data:
             raise ValueError(
-                f"Data are by the tasks' names, {', '.join(self.tasks)}. "
+                f"The keys of the data must be the tasks' names, {', '.join(self.tasks)}. "
                 f"Received: {', '.join(data) or 'none'}"
             )
 
 
 class TasksObjective(EpochsObjective):
-    """Examples of several tasks; see `MultiTask.fit` for the arguments."""
+    """Objective on the examples of several tasks, of which each step trains one.
+
+    The arguments are a `MultiTask` and those of its `fit`.
+    """
 
     def __init__(
         self,
@@ -333,11 +340,11 @@ class TasksObjective(EpochsObjective):
             raise ValueError(
                 f"`sampling` must be one of {', '.join(SAMPLING)}. Received: {sampling!r}"
             )
-        of_one = ("class_weights", "freeze", "sample_weight")
-        if refused := [name for name in of_one if settings.get(name) is not None]:
+        single_task_settings = ("class_weights", "freeze", "sample_weight")
+        if unsupported := [name for name in single_task_settings if settings.get(name) is not None]:
             raise ValueError(
-                "Settings of single tasks have no meaning for several. "
-                f"Received: {', '.join(refused)}"
+                "These settings are supported for single tasks only. "
+                f"Received: {', '.join(unsupported)}"
             )
         multi.check_names(data)
         super().__init__(next(iter(multi.tasks.values())), multi, settings)
@@ -355,7 +362,7 @@ class TasksObjective(EpochsObjective):
             steps_per_epoch = sum(math.ceil(size / options.batch_size) for size in sizes)
         if not isinstance(steps_per_epoch, int) or steps_per_epoch < 1:
             raise ValueError(
-                "`steps_per_epoch` must be a whole number, 1 or more, or None. "
+                "`steps_per_epoch` must be an integer of at least 1, or None. "
                 f"Received: {steps_per_epoch!r}"
             )
         self.steps_per_epoch = steps_per_epoch
@@ -397,6 +404,10 @@ class TasksObjective(EpochsObjective):
             task.predictor.check_trained(self.rows[name], count, f"{name}, by {AFTER_FIT}")
 
     def _evaluation(self, validation_data: Mapping[str, Any]) -> Evaluate:
+        """Returns a function that evaluates the tasks on `validation_data`.
+
+        It is name -> labelled examples. Raises ValueError if a task in it has no examples.
+        """
         tables = {name: self.multi.tasks[name].as_table(x) for name, x in validation_data.items()}
         for name, table in tables.items():
             if not len(table):
@@ -405,13 +416,14 @@ class TasksObjective(EpochsObjective):
         return lambda: self.multi.evaluate(tables, batch_size=size, verbose=0)
 
     def _warn_of_absent_tasks(self) -> None:
-        drawn = self.drawn.reshape(self.options.epochs, self.steps_per_epoch)
+        """Warns of each task that has no step in one or more epochs."""
+        plan = self.drawn.reshape(self.options.epochs, self.steps_per_epoch)
         for number, name in enumerate(self.multi.tasks):
-            if never := [str(1 + x) for x in np.flatnonzero((drawn != number).all(1))]:
+            if absent_epochs := [str(1 + x) for x in np.flatnonzero((plan != number).all(1))]:
                 logging.warning(
-                    "%s is not drawn in epoch %s, whose values of it are 0: there are few steps",
+                    "%s has no steps in epoch %s, where its values are 0: steps_per_epoch is small",
                     name,
-                    ", ".join(never[:9]),
+                    ", ".join(absent_epochs[:9]),
                 )
 
 
@@ -431,75 +443,80 @@ def task_plan(
         >>> task_plan([900, 100], 1, 1000, "proportional", 0).mean().round(2).item()
         0.1
     """
-    found = []
+    epoch_plans = []
     for epoch in range(epochs):
         power = {PROPORTIONAL: 1.0, SQUARE_ROOT: 0.5, UNIFORM: 0.0}.get(sampling)
         if power is None:  # annealed
             power = 1.0 - 0.8 * epoch / max(epochs - 1, 1)
         weights = np.asarray(sizes, "float64") ** power
         rng = np.random.default_rng([seed, epoch])
-        found.append(rng.choice(len(sizes), size=steps_per_epoch, p=weights / weights.sum()))
-    return np.concatenate(found)
+        epoch_plans.append(rng.choice(len(sizes), size=steps_per_epoch, p=weights / weights.sum()))
+    return np.concatenate(epoch_plans)
 
 
 def _check(tasks: Mapping[str, FineTuningTask]) -> None:
+    """Raises TypeError or ValueError if `tasks`, name -> task, cannot be trained together."""
     if not isinstance(tasks, Mapping):
         raise TypeError(
-            "Tasks have names: {'praise': task, …}. "
+            "tasks must be a dict of names and tasks, {'praise': task, …}. "
             f"Received: {type(tasks).__name__}: {tasks!r:.80}"
         )
-    wrong = [x for x in tasks if not (isinstance(x, str) and re.fullmatch(r"(?!val_)\w+", x))]
-    if wrong or not tasks:
+    wrong_names = [x for x in tasks if not (isinstance(x, str) and re.fullmatch(r"(?!val_)\w+", x))]
+    if wrong_names or not tasks:
         raise ValueError(
-            "Tasks have names of letters, digits and underscores, which do not begin as those of "
-            f"held-out values, val_, do. Received: {', '.join(map(repr, wrong)) or 'no task'}"
+            "Names of tasks must consist of letters, digits and underscores and must not begin "
+            "with val_, the prefix of held-out values. "
+            f"Received: {', '.join(map(repr, wrong_names)) or 'no task'}"
         )
     for name, task in tasks.items():
         if not isinstance(task, FineTuningTask):
             raise TypeError(
-                f"Tasks on tables are trained together. Received: a {type(task).__name__} as {name}"
+                "Only tasks on tables (FineTuningTask) can be trained together. "
+                f"Received: a {type(task).__name__} as {name}"
             )
     if len({id(task) for task in tasks.values()}) < len(tasks):
         raise ValueError(
-            f"Each name is of another task. Received: {len(tasks)} names, one task twice"
+            f"Each name must have another task. Received: {len(tasks)} names, one task twice"
         )
     encoders = {id(task.encoder) for task in tasks.values()}
     if len(encoders) > 1:
         raise ValueError(
-            "Tasks that are trained together are on one encoder. "
+            "Tasks that are trained together must share one encoder. "
             f"Received: {len(tasks)} tasks on {len(encoders)} encoders"
         )
-    own = [task.variant for task in tasks.values()]
-    if len(set(own) - {None}) < sum(x is not None for x in own):
-        raise ValueError(f"Each task has a named edit of its own, or none. Received: {own}")
+    variants = [task.variant for task in tasks.values()]
+    if len(set(variants) - {None}) < sum(x is not None for x in variants):
+        raise ValueError(f"Each task must have its own named edit, or none. Received: {variants}")
 
 
 def _own(batch: Tensors, name: str) -> dict[str, Any]:
-    """Returns the features of a task in a batch."""
-    start = f"{name}/"
-    return {k.removeprefix(start): x for k, x in batch.items() if k.startswith(start)}
+    """Returns the features of the task `name` in a batch, without its prefix "name/"."""
+    prefix = f"{name}/"
+    return {k.removeprefix(prefix): x for k, x in batch.items() if k.startswith(prefix)}
 
 
 def _among_others(
     name: str, number: int, specs: Mapping[str, Mapping[str, tf.TensorSpec]]
 ) -> Callable[[Tensors], Tensors]:
-    """Returns a function from a task's batch to one of all tasks.
+    """Returns a function from a batch of the task `name` to one with the features of all tasks.
 
-    The features of the other tasks are zeros with as few columns as possible.
+    The other tasks' features are zeros with as few columns as possible. `number` is the task's
+    index; `specs` are the features of each task, by its name.
     """
 
     def among_others(batch: Tensors) -> Tensors:
         rows = tf.shape(batch["rows"])[0]
-        one = tf.minimum(rows, 1)  # 1, but unknown to the graph, like the lengths of real batches
-        found: dict[str, Any] = {}
-        for other, spec in specs.items():
+        # 1, but unknown to the graph, like the lengths of real batches.
+        dynamic_one = tf.minimum(rows, 1)
+        merged: dict[str, Any] = {}
+        for other_name, spec in specs.items():
             for key, feature in spec.items():
-                if other == name:
+                if other_name == name:
                     value = batch[key]
                 else:
-                    sizes = [one if size is None else size for size in feature.shape[1:]]
+                    sizes = [dynamic_one if size is None else size for size in feature.shape[1:]]
                     value = tf.zeros(tf.stack([rows, *sizes]), feature.dtype)
-                found[f"{other}/{key}"] = tf.ensure_shape(value, feature.shape)
-        return {**found, _TASK: tf.fill([feature.shape[0]], number)}
+                merged[f"{other_name}/{key}"] = tf.ensure_shape(value, feature.shape)
+        return {**merged, _TASK: tf.fill([feature.shape[0]], number)}
 
     return among_others

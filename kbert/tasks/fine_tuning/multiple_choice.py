@@ -111,22 +111,22 @@ class MultipleChoice(FineTuningTask):
         )
 
     def assemble(self, columns: dict[str, Any]) -> dict[str, tf.Tensor]:
-        """Returns features (B, A, T); a missing alternative is all padding."""
+        """Returns features (B, A, T) from columns of B rows; missing alternatives are padding."""
         columns = dict(columns)
         first, second = columns.pop("first"), columns.pop("second")
         counts = tf.cast(second.row_lengths(), tf.int32)
         real = tf.sequence_mask(counts)  # (B, A)
         alternative = tf.range(tf.shape(real)[1])[None, :]
         # A missing alternative is a copy of the last one here, and becomes padding below.
-        place = tf.cumsum(counts, exclusive=True)[:, None]
-        place += tf.minimum(alternative, counts[:, None] - 1)
+        flat_index = tf.cumsum(counts, exclusive=True)[:, None]
+        flat_index += tf.minimum(alternative, counts[:, None] - 1)
         row = tf.repeat(tf.range(tf.shape(real)[0]), tf.shape(real)[1])
-        second = tf.gather(second.values, tf.reshape(place, [-1]))
+        second = tf.gather(second.values, tf.reshape(flat_index, [-1]))
         features = self.build_inputs(tf.gather(first, row), second)  # (B * A, T)
         return {**self._by_row(features, real), **columns}
 
     def _by_row(self, features: Tensors, real: Any) -> Any:
-        """Reshapes features (B * A, T) to (B, A, T), with padding for missing alternatives."""
+        """Reshapes features (B * A, T) to (B, A, T), with padding where `real` (B, A) is False."""
         blank = {"token_ids": self.form.pad_id, "segment_ids": 0, "padding_mask": 0}
         if GLOBAL_POSITIONS in input_names(self.encoder):
             segments = features["segment_ids"]
@@ -150,13 +150,18 @@ class MultipleChoice(FineTuningTask):
         return ops.where(features["segment_ids"] > 0, columns, -1)
 
     def call(self, batch: Tensors, training: bool = False, return_read: bool = False) -> Tensors:
-        """Returns the logits `choice` (B, A); for "read" see `language_model_loss`."""
+        """Returns the logits `choice` (B, A), -1e9 for missing alternatives.
+
+        With `return_read` also "read", the encoder's inputs and outputs for `language_model_loss`.
+        """
         rows, alternatives, tokens = ops.shape(batch["token_ids"])
         names = ("token_ids", "segment_ids", "padding_mask")
         flat = {name: ops.reshape(batch[name], (-1, tokens)) for name in names}
         if GLOBAL_POSITIONS in batch:
-            places = batch[GLOBAL_POSITIONS]
-            flat[GLOBAL_POSITIONS] = ops.reshape(places, (-1, ops.shape(places)[2]))
+            global_positions = batch[GLOBAL_POSITIONS]
+            flat[GLOBAL_POSITIONS] = ops.reshape(
+                global_positions, (-1, ops.shape(global_positions)[2])
+            )
         read = {}
         if return_read:
             outputs = self.encode(flat, training)
@@ -199,7 +204,7 @@ class MultipleChoice(FineTuningTask):
         for row, label in enumerate(map(number_of, table["label"])):
             if not str(label).isdecimal():
                 raise ValueError(
-                    f"{table.place(row)}: the label is the number of the right choice, from 0. "
+                    f"{table.place(row)}: the label must be the index of the right choice, from 0. "
                     f"Received: {label!r:.80}"
                 )
             labels.append(int(label))
@@ -212,8 +217,8 @@ class MultipleChoice(FineTuningTask):
         _labels(table)
 
     def score(self, table: Table, answers: Sequence[Any]) -> dict[str, float]:
-        found = [answer["choice"] for answer in answers]
-        return {"accuracy": share_right(_labels(table), found)}
+        choices = [answer["choice"] for answer in answers]
+        return {"accuracy": share_right(_labels(table), choices)}
 
     def score_names(self, table: Table) -> list[str] | None:
         return ["accuracy"]
@@ -232,13 +237,13 @@ class MultipleChoice(FineTuningTask):
         def choose(context: tf.Tensor, choices: tf.Tensor) -> dict[str, tf.Tensor]:
             shape = tf.shape(choices)
             contexts = tf.size(context)
-            wrong = [
-                "There must be a context for every row of choices, or one for all. Received: "
+            message = [
+                "context must have one text for each row of choices, or one for all. Received: "
                 "contexts and rows:",
                 *(contexts, shape[0]),
             ]
             fits = (contexts == shape[0]) | (contexts == 1)
-            with tf.control_dependencies([tf.debugging.Assert(fits, wrong)]):
+            with tf.control_dependencies([tf.debugging.Assert(fits, message)]):
                 # Each alternative is a separate row: one question may have thousands of them.
                 rows = tf.repeat(tf.range(shape[0]), shape[1])
             rows = tf.minimum(rows, contexts - 1)
@@ -250,20 +255,20 @@ class MultipleChoice(FineTuningTask):
                 return {"logits": tf.cast(self(features)["choice"][:, 0], tf.float32)}
 
             def tokens(rows: tf.Tensor, choice: tf.Tensor) -> tf.Tensor:
-                before = tf.gather(tf.strings.length(context), rows)
+                context_bytes = tf.gather(tf.strings.length(context), rows)
                 return tf.minimum(
-                    text_tokens()(choice) + tf.cast(before, tf.int64), self.row_length
+                    text_tokens()(choice) + tf.cast(context_bytes, tf.int64), self.row_length
                 )
 
             specs = [tf.TensorSpec([None], tf.int32), tf.TensorSpec([None], tf.string)]
             alternatives = (rows, tf.reshape(choices, [-1]))
-            found = in_chunks(Signature(logits, specs, tokens))(*alternatives)["logits"]
+            choice_logits = in_chunks(Signature(logits, specs, tokens))(*alternatives)["logits"]
             real = tf.not_equal(choices, "")  # (B, A)
-            found = tf.where(real, tf.reshape(found, shape), ABSENT)
-            probabilities = tf.where(real, tf.nn.softmax(found), 0.0)
+            choice_logits = tf.where(real, tf.reshape(choice_logits, shape), ABSENT)
+            probabilities = tf.where(real, tf.nn.softmax(choice_logits), 0.0)
             # An extra column for rows without a choice: it wins if all others are 0.
-            none = tf.where(tf.reduce_any(real, 1), -1.0, 2.0)[:, None]
-            best = tf.argmax(tf.concat([probabilities, none], 1), 1, tf.int32)
+            no_choice = tf.where(tf.reduce_any(real, 1), -1.0, 2.0)[:, None]
+            best = tf.argmax(tf.concat([probabilities, no_choice], 1), 1, tf.int32)
             texts = tf.concat([choices, tf.fill([shape[0], 1], "")], 1)
             return {
                 "choice": tf.where(best < shape[1], best, -1),
@@ -283,15 +288,19 @@ def _real(batch: Tensors) -> Tensor:
 
 
 def _places(segment_ids: tf.Tensor, multiple: int) -> tf.Tensor:
-    """Returns the positions of the tokens of segment 1, (B, G), then -1. They are contiguous."""
+    """Returns the positions of the tokens of segment 1, which are contiguous, then -1, (B, G).
+
+    G is that of the longest segment 1, rounded up to a multiple of `multiple`.
+    """
     counts = tf.reduce_sum(segment_ids, 1, keepdims=True)
     width = (tf.reduce_max(tf.concat([counts[:, 0], [1]], 0)) + multiple - 1) // multiple * multiple
     columns = tf.range(width)[None]
-    first = tf.argmax(segment_ids, 1, tf.int32)[:, None]
-    return tf.where(columns < counts, first + columns, -1)
+    first_column = tf.argmax(segment_ids, 1, tf.int32)[:, None]
+    return tf.where(columns < counts, first_column + columns, -1)
 
 
 def _answer(choices: list[str], probabilities: np.ndarray) -> dict[str, Any]:
+    """Returns the answer for a row with the given choices and their probabilities, (A,)."""
     best = int(probabilities.argmax())
     return {
         "choice": best,
@@ -301,22 +310,26 @@ def _answer(choices: list[str], probabilities: np.ndarray) -> dict[str, Any]:
 
 
 def _count_choices(table: Table) -> np.ndarray:
-    """Returns the number of alternatives of each row, (N,)."""
+    """Returns the number of choices of each row, (N,); raises ValueError for less than two."""
     for row, choices in enumerate(table["choices"]):
         if len(choices) < 2:
             raise ValueError(
-                f"{table.place(row)}: a row has two choices or more. Received: {choices!r:.80}"
+                f"{table.place(row)}: a row must have at least two choices. "
+                f"Received: {choices!r:.80}"
             )
     return np.array([len(choices) for choices in table["choices"]], np.int64)
 
 
 def _labels(table: Table) -> np.ndarray:
-    """Returns the index of each row's right choice, (N,) int32."""
+    """Returns the index of each row's right choice, (N,) int32.
+
+    Raises ValueError for a label that is not the index of one of the row's choices.
+    """
     labels = list(map(number_of, table["label"]))
     for row, (label, choices) in enumerate(zip(labels, table["choices"], strict=True)):
         if not isinstance(label, int) or isinstance(label, bool) or not 0 <= label < len(choices):
             raise ValueError(
-                f"{table.place(row)}: a label is the index of the right choice, from 0 to "
+                f"{table.place(row)}: the label must be the index of the right choice, from 0 to "
                 f"{len(choices) - 1}. Received: {label!r:.80}"
             )
     return np.array(labels, np.int32)

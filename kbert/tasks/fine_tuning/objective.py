@@ -77,7 +77,7 @@ class EpochsObjective(Objective):
         rows, replicas = self.options.batch_size, replicas_of(task)
         if rows % (replicas * self.micro_batches):
             raise ValueError(
-                "A batch must divide into equal parts for every device and micro-batch. Received: "
+                "batch_size must be divisible by devices times micro_batches. Received: "
                 f"batch_size={rows}, {replicas} devices, micro_batches={self.micro_batches}"
             )
 
@@ -106,11 +106,11 @@ class EpochsObjective(Objective):
         verbose: str | int,
         callbacks: Sequence[keras.callbacks.Callback],
     ) -> History:
-        """Trains the model; for the arguments see `FineTuningTask.fit`."""
+        """Trains the model and returns its history; for the arguments see `FineTuningTask.fit`."""
         options = self.options
         if options.checkpoint_every is not None and model_dir is None:
             raise ValueError(
-                "Checkpoints need a `model_dir`. "
+                "checkpoint_every requires a `model_dir`. "
                 f"Received: checkpoint_every={options.checkpoint_every}, model_dir=None"
             )
         plan = Epochs(epochs=options.epochs, steps_per_epoch=self.steps_per_epoch)
@@ -135,6 +135,10 @@ class EpochsObjective(Objective):
         return history
 
     def _compile(self, steps: int, callbacks: Sequence[keras.callbacks.Callback]) -> None:
+        """Compiles the model with AdamW and the default schedule of fine-tuning.
+
+        `steps` is the number of updates of the run; a callback may set the learning rate.
+        """
         options = self.options
         schedule = fine_tuning_schedule(options.learning_rate, steps, options.warmup_share)
         decay = options.layer_decay
@@ -152,18 +156,19 @@ class EpochsObjective(Objective):
             recompute=options.recompute,
             jit_compile=jit_compile,
         )
-        logging.info("compile() was not called: trained by AdamW at %g", options.learning_rate)
+        logging.info("compile() was not called: training with AdamW at %g", options.learning_rate)
 
     def _seed_dropout(self) -> None:
         """Seeds dropout with the setting `seed`, independent of earlier draws of the process."""
         variables = self.task.non_trainable_variables
         seeds = [v for v in variables if v.name == "seed_generator_state"]
         for number, state in enumerate(seeds):
-            drawn = np.random.SeedSequence([self.options.seed, number])
-            state.assign(drawn.generate_state(2))
+            seed_sequence = np.random.SeedSequence([self.options.seed, number])
+            state.assign(seed_sequence.generate_state(2))
 
     @contextlib.contextmanager
     def _frozen(self) -> Iterator[None]:
+        """Freezes the weights that match the setting `freeze`, and thaws them at the end."""
         patterns = self.options.freeze
         names = freezing.freeze(self.task, patterns) if patterns else []
         try:
@@ -259,7 +264,10 @@ class TableObjective(EpochsObjective):
         self.task.predictor.check_trained(self.rows.first(count), count, AFTER_FIT)
 
     def _evaluation(self, table: Table | None, held_out: Table) -> Callable[[], dict[str, float]]:
-        """Returns the function to call between epochs; checks and tokenises the data now."""
+        """Returns a function that evaluates the task on `held_out`; checks and tokenises it now.
+
+        `table` is the training data, whose labels the held-out ones must fit; None = rows on disk.
+        """
         if not len(held_out):
             raise ValueError("validation_data needs examples. Received: a table without rows")
         if table is not None:
@@ -270,18 +278,19 @@ class TableObjective(EpochsObjective):
         return lambda: predictor.measure(held_out, parts, size, verbose=0)[0]
 
     def _known_metric(self, metric: str) -> str:
+        """Returns `metric`; raises ValueError if evaluations of the task have no such value."""
         scores = self.task.score_names(self.held_out)
-        known = ["loss", *(scores or [])]
-        if scores is not None and metric not in known:
+        metric_names = ["loss", *(scores or [])]
+        if scores is not None and metric not in metric_names:
             raise ValueError(
-                f"metric must be one of the values of an evaluation, {', '.join(known)}. "
+                f"metric must be one of the values of an evaluation, {', '.join(metric_names)}. "
                 f"Received: metric={metric!r}"
             )
         return metric
 
 
 def _weighted_rows(task: Any, table: Table, options: FitSettings) -> Rows:
-    """Returns the rows of a table, with their weights in the loss."""
+    """Returns the rows of a table, weighted by the options; raises ValueError if there are none."""
     if not len(table):
         raise ValueError("Training needs examples. Received: a table without rows")
     rows = task.tokenize(table, labelled=True)
@@ -295,24 +304,31 @@ def _weighted_rows(task: Any, table: Table, options: FitSettings) -> Rows:
 
 
 def _refuse_of_tables(options: FitSettings, **given: Any) -> None:
-    """Raises ValueError if rows on disk are given with arguments that need a table."""
+    """Raises ValueError if arguments that need a table are given with rows on disk.
+
+    They are `given`, name -> value or None, and the weights in the options.
+    """
     given |= {"class_weights": options.class_weights, "sample_weight": options.sample_weight}
-    if refused := [name for name, value in given.items() if value is not None]:
+    if unsupported := [name for name, value in given.items() if value is not None]:
         raise ValueError(
-            "Rows on disk have their labels, and their weights from prepare_rows(…, "
-            "sample_weight=…, class_weights=…); held-out data is given as validation_data. "
-            f"Received: {', '.join(refused)}"
+            "These arguments are not supported for rows on disk, which include their labels: pass "
+            "weights to prepare_rows(…, sample_weight=…, class_weights=…), and held-out data as "
+            "validation_data. "
+            f"Received: {', '.join(unsupported)}"
         )
 
 
 def _split_end(table: Table, share: float, validation_data: Any) -> tuple[Table, Table]:
-    """Splits off the last rows of a table as held-out data, like Keras' `validation_split`."""
-    first = math.floor(len(table) * (1 - share)) if 0 < share < 1 else 0
-    if validation_data is not None or not 0 < first < len(table):
-        both = "" if validation_data is None else " and validation_data"
+    """Splits off the last `share` of a table's rows as held-out data; returns both tables.
+
+    Raises ValueError if a side is empty, or `validation_data` is given too (not None).
+    """
+    first_held_out = math.floor(len(table) * (1 - share)) if 0 < share < 1 else 0
+    if validation_data is not None or not 0 < first_held_out < len(table):
+        also_received = "" if validation_data is None else " and validation_data"
         raise ValueError(
-            "validation_split is a share between 0 and 1, of which the data has a row on both "
-            "sides, and stands in the place of validation_data. Received: "
-            f"validation_split={share}{both}, {len(table)} rows"
+            "validation_split must be a share between 0 and 1 that leaves at least one row on "
+            "both sides, and excludes validation_data. Received: "
+            f"validation_split={share}{also_received}, {len(table)} rows"
         )
-    return table[:first], table[first:]
+    return table[:first_held_out], table[first_held_out:]

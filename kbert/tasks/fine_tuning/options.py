@@ -17,7 +17,7 @@ class RowOptions(Options):
 
     max_length: int | None = option(
         None,
-        help="Tokens of a row, special tokens included. None: all that the encoder takes.",
+        help="Maximum tokens in a sequence, special tokens included. None: the encoder's maximum.",
         at_least=4,
     )
 
@@ -31,7 +31,7 @@ class HeadOptions(RowOptions):
 
     dropout: float | None = option(
         None,
-        help="Rate before the head. None: the encoder's.",
+        help="Dropout rate before the head. None: the encoder's.",
         at_least=0,
         at_most=1,
         of_rows=False,
@@ -47,13 +47,13 @@ class WindowOptions(HeadOptions):
 
     doc_stride: int | None = option(
         None,
-        help="Tokens from the start of a window to that of the next, in texts that are longer than "
-        "a row (run_squad's meaning; what Hugging Face's tokenizers call stride is the overlap).",
+        help="Tokens from the start of one window to the start of the next, for texts longer than "
+        "max_length (as in run_squad; the stride of Hugging Face's tokenizers is the overlap).",
         at_least=1,
     )
     pooling: str = option(
         "mean",
-        help="How what several windows say becomes one answer.",
+        help="How the outputs of a text's windows are combined.",
         choices=("mean", "max"),
         of_rows=False,
     )
@@ -68,7 +68,7 @@ class AuxiliaryOptions(Options):
 
     auxiliary_lm_weight: float | None = option(
         None,
-        help="Of a decoder: weight of its own loss on the texts. None: 0.5.",
+        help="For decoders: weight of the language-model loss on the texts. None: 0.5.",
         at_least=0,
         of_rows=False,
     )
@@ -83,8 +83,8 @@ class TextOptions(WindowOptions, AuxiliaryOptions):
 
     both_orders: bool | None = option(
         None,
-        help="Whether a decoder, which reads from left to right, reads pairs in both orders, as "
-        "GPT does to tell whether texts are alike. None: for numbers of pairs.",
+        help="For decoders, which read from left to right: encode pairs in both orders, as GPT "
+        "does for text similarity. None: for regression only.",
     )
 
 
@@ -97,12 +97,12 @@ class TextClassifierOptions(TextOptions):
 
     labels: tuple[str, ...] = option(help="Names of the classes.", flag=False)
     multi_label: bool = option(
-        False, help="Whether a text has any number of labels, none too.", flag=False
+        False, help="Whether a text can have several labels, or none.", flag=False
     )
     threshold: float | Mapping[str, float] = option(
         0.5,
-        help="With multi_label, the probability from which on a label is given; one number, or one "
-        "for each label by its name. See `tune_threshold`.",
+        help="With multi_label, the smallest probability of a label that is predicted; one number, "
+        "or one for each label by its name. See `tune_threshold`.",
         flag=False,
         of_rows=False,
     )

@@ -67,7 +67,10 @@ class Predictor:
         return answers, cut
 
     def parts(self, table: Table, labelled: bool = False) -> Iterator[Part]:
-        """Yields the tokenised table in parts that fit into memory."""
+        """Yields (part of the table, its rows of tokens) for parts that fit into memory.
+
+        With `labelled` the rows have labels. A table without rows is one part.
+        """
         numbers = range(len(table))
         for _, rows in inference.chunks(numbers):
             part = table if len(rows) == len(table) else table.take(rows)
@@ -90,8 +93,12 @@ class Predictor:
             raise ValueError("An evaluation needs examples. Received: a table without rows")
         answers, sums, cut = self._answer(parts, len(table), batch_size, verbose, labelled=True)
         losses = {name: float(total / count) for name, (total, count) in sums.items() if count}
-        shown = losses if len(losses) > 1 else {}
-        return {"loss": sum(losses.values()), **shown, **self._task.score(table, answers)}, cut
+        separate_losses = losses if len(losses) > 1 else {}
+        return {
+            "loss": sum(losses.values()),
+            **separate_losses,
+            **self._task.score(table, answers),
+        }, cut
 
     def outputs(
         self,
@@ -118,17 +125,17 @@ class Predictor:
         """
         forward = self._losses if labelled else self._runner.forward
         outputs: list[dict[str, np.ndarray]] = [{} for _ in range(len(rows))]
-        done = 0
+        rows_done = 0
         sums: dict[str, np.ndarray] = {}
         for index, features in self.padded_batches(rows, batch_size):
-            found, losses = forward(features)
+            batch_outputs, losses = forward(features)
             if not labelled:
-                refuse_not_finite(found, "the model's answers")
-            for place, row in enumerate(index):
-                outputs[row] = {name: x[place] for name, x in found.items()}
+                refuse_not_finite(batch_outputs, "the model's answers")
+            for position, row in enumerate(index):
+                outputs[row] = {name: x[position] for name, x in batch_outputs.items()}
             sums = {name: sums.get(name, 0.0) + np.stack(pair) for name, pair in losses.items()}
-            done += len(index)
-            progress(done / len(rows))
+            rows_done += len(index)
+            progress(rows_done / len(rows))
         return outputs, sums
 
     def batches(
@@ -144,8 +151,10 @@ class Predictor:
         Yields:
             The indices of B rows, and their features.
         """
-        most = batch_size * self._task.row_length
-        return self._runner.batches(rows, batch_size, numbers=numbers, cost=rows.lengths, most=most)
+        max_tokens = batch_size * self._task.row_length
+        return self._runner.batches(
+            rows, batch_size, numbers=numbers, cost=rows.lengths, most=max_tokens
+        )
 
     def padded_batches(
         self, rows: Rows, batch_size: int
@@ -165,9 +174,9 @@ class Predictor:
             yield index, features
 
     def first_outputs(self, rows: Rows, count: int) -> dict[str, Any]:
-        """Returns the outputs of `call` for the first rows."""
-        first = np.arange(min(count, len(rows)))
-        _, features = next(self.batches(rows, count, first))
+        """Returns the outputs of the task's `call` for a batch of the first `count` rows."""
+        row_numbers = np.arange(min(count, len(rows)))
+        _, features = next(self.batches(rows, count, row_numbers))
         return dict(self._task({name: np.asarray(x) for name, x in features.items()}))
 
     def check_trained(self, rows: Rows, count: int, what: str) -> None:
@@ -182,10 +191,10 @@ class Predictor:
 
     def _assemble(self, columns: dict[str, Any]) -> dict[str, Any]:
         features = self._task.assemble(columns)
-        first = next(iter(features.values()))
-        if isinstance(first, np.ndarray):
-            return {"label_weights": np.ones(len(first), np.float32), **features}
-        return {"label_weights": tf.ones(tf.shape(first)[:1]), **features}
+        any_feature = next(iter(features.values()))
+        if isinstance(any_feature, np.ndarray):
+            return {"label_weights": np.ones(len(any_feature), np.float32), **features}
+        return {"label_weights": tf.ones(tf.shape(any_feature)[:1]), **features}
 
     def _answer(
         self,
@@ -195,20 +204,24 @@ class Predictor:
         verbose: str | int,
         labelled: bool = False,
     ) -> tuple[Any, dict[str, Any], int]:
-        """Returns all answers, the sums of the losses and the number of truncated examples."""
+        """Returns all answers, the sums of the losses and the number of truncated examples.
+
+        The sums are name -> (Σ weight · loss, Σ weight), none without `labelled`. `parts` are those
+        of a table with `count` examples, which only the progress bar needs.
+        """
         answers: list[Any] = []
         sums: dict[str, Any] = {}
-        done, cut = 0, 0
+        num_done, cut = 0, 0
         with Progress("", count, " examples", verbose=verbose) as bar:
             for part, rows in parts:
 
-                def progress(share: float, before: int = done, size: int = len(part)) -> None:
+                def progress(share: float, before: int = num_done, size: int = len(part)) -> None:
                     bar.show(before + int(share * size))
 
                 outputs, losses = self.outputs(rows, batch_size, progress, labelled)
                 answers.append(self._task.decode(part, rows, outputs))
                 sums = {name: sums.get(name, 0.0) + pair for name, pair in losses.items()}
-                done += len(part)
+                num_done += len(part)
                 cut += rows.cut
         is_array = isinstance(answers[0], np.ndarray)
         return np.concatenate(answers) if is_array else list(chain(*answers)), sums, cut
@@ -216,6 +229,11 @@ class Predictor:
     def _run(
         self, features: Tensors, logits: Tensors | None = None, *, labelled: bool
     ) -> tuple[dict[str, Any], dict[str, Pair]]:
+        """Returns the outputs of a batch, and its losses, name -> (Σ weight · loss, Σ weight).
+
+        `logits` are the batch's logits; None = those of the task's layers. Without `labelled` there
+        are no losses.
+        """
         logits = self._task(features) if logits is None else logits
         losses = self._task.terms(logits, features)[0] if labelled else {}
         pairs = {k: tuple(ops.cast(x, "float32") for x in pair) for k, pair in losses.items()}
@@ -223,16 +241,19 @@ class Predictor:
 
 
 def _by_runtime(run: Callable, logits: Callable[[Tensors], Tensors]) -> Callable:
-    """Returns a function from features to outputs and losses (arrays) that uses given logits."""
+    """Returns a function from features to outputs and losses, as arrays, with a runtime's logits.
+
+    `run` is `Predictor._run`; `logits` computes the logits from features instead of the task.
+    """
 
     def forward(features: Tensors) -> Any:
-        there = {name: ops.convert_to_tensor(x) for name, x in logits(features).items()}
-        return keras.tree.map_structure(ops.convert_to_numpy, run(features, there))
+        tensors = {name: ops.convert_to_tensor(x) for name, x in logits(features).items()}
+        return keras.tree.map_structure(ops.convert_to_numpy, run(features, tensors))
 
     return forward
 
 
 def _without_copies(weights: np.ndarray, rows: int) -> np.ndarray:
-    """Sets the weights of the copies with which `inference.pad` fills up a batch to 0."""
-    real = np.arange(len(weights)) < rows
-    return weights * real.reshape(-1, *[1] * (weights.ndim - 1)).astype(weights.dtype)
+    """Sets the weights (B, …) after the first `rows` to 0: `inference.pad` fills up with copies."""
+    is_real = np.arange(len(weights)) < rows
+    return weights * is_real.reshape(-1, *[1] * (weights.ndim - 1)).astype(weights.dtype)

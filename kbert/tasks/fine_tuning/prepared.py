@@ -62,13 +62,14 @@ def prepare_rows(
     """
     if not task.prepares_rows:
         raise ValueError(
-            "Rows on disk are made of a part of a table at a time, and this task must see all of "
-            f"it: train it on a table in memory. Received: a {type(task).__name__}"
+            "prepare_rows() is not supported by this task, which requires the whole table at "
+            f"once: train it on a table in memory. Received: a {type(task).__name__}"
         )
     if isinstance(class_weights, str):
         raise ValueError(
-            "class_weights of rows on disk are numbers by label: what balances the classes would "
-            f"be known once all are written. Received: class_weights={class_weights!r}"
+            "class_weights of rows on disk must be a dict of weights by label: the balance of the "
+            "classes is unknown until all rows are written. Received: "
+            f"class_weights={class_weights!r}"
         )
 
     def tokenize(table: Table) -> Rows:
@@ -101,7 +102,7 @@ def stored_rows(task: Any, data: Any) -> StoredRows | None:
 
 
 def _identity(task: Any) -> dict[str, Any]:
-    """Returns the settings of task and tokenizer that rows depend on."""
+    """Returns the settings of task and tokenizer that its tokenised rows depend on, as a dict."""
     hidden = {n for n in task.options.names() if not task.options.details(n).of_rows}
     record = {name: value for name, value in task.record.items() if name not in hidden}
     tokenizer = task.tokenizer
@@ -124,7 +125,10 @@ def _counted(parts: Iterator[Table], progress: Progress) -> Iterator[Table]:
 
 
 def _parts(task: Any, data: Any) -> Iterator[Table]:
-    """Yields the data in tables of some of its rows."""
+    """Yields `data` of `prepare_rows` in order, as tables of at most 4,096 rows.
+
+    A `Table`, or a tuple of data and labels, is a single table; tables of an iterator stay whole.
+    """
     if isinstance(data, str | os.PathLike):
         data = table_parts(data)
     if isinstance(data, Table | tuple):  # a tuple of data and labels

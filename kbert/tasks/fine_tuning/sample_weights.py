@@ -18,9 +18,9 @@ _LIKELY = ("weight", "weights", SAMPLE_WEIGHT, "sample_weights")
 
 
 def split_weights(settings: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
-    """Splits `sample_weight` of `fit` into the name of a column and the array for that column.
+    """Returns the settings of `fit`, and the array of weights if `sample_weight` is one, else None.
 
-    The array is None if the setting is already a name, or not set.
+    In the settings the array is replaced by the name of a column, to which the caller adds it.
 
     Example:
         >>> split_weights({"epochs": 1, "sample_weight": [1.0, 0.0]})
@@ -46,13 +46,13 @@ def check_column(table: Table, name: str | None, columns: Columns) -> None:
     if name is not None:
         table[name]
         return
-    known = {*columns.usual, *(x for names in columns.inputs for x in names)}
-    for likely in _LIKELY:
-        if likely in table and likely not in known:
+    used_columns = {*columns.usual, *(x for names in columns.inputs for x in names)}
+    for column in _LIKELY:
+        if column in table and column not in used_columns:
             raise ValueError(
-                f"A column {likely!r} could be the weights of the examples, or something else: "
-                f'fit(…, sample_weight="{likely}") weighs the loss by it; for something else give '
-                f"it another name or leave it out. Received: the columns {list(table.columns)}"
+                f"The column {column!r} is ambiguous: to use it as the weights of the examples, "
+                f'pass fit(…, sample_weight="{column}"); otherwise rename it or leave it out. '
+                f"Received: the columns {list(table.columns)}"
             )
 
 
@@ -74,22 +74,25 @@ def example_weights(table: Table, name: str) -> np.ndarray:
     weights = checked_weights(table, name)
     if not weights.any():
         raise ValueError(
-            "Some example must count in the loss. "
+            "At least one example must have a weight above 0. "
             f"Received: {name!r} of {len(weights)} rows, all of them 0"
         )
     return weights
 
 
 def checked_weights(table: Table, name: str) -> np.ndarray:
-    """Like `example_weights`, for a part of a table; all weights may be 0."""
-    found = [_number(value) for value in table[name]]
-    for row, number in enumerate(found):
+    """Returns the weights of rows like `example_weights`, for a part of a table: all may be 0.
+
+    Raises ValueError if a value is not a finite number of 0 or more.
+    """
+    weights = [_number(value) for value in table[name]]
+    for row, number in enumerate(weights):
         if not (math.isfinite(number) and number >= 0):
             raise ValueError(
-                f"{table.place(row)}: {name!r} must be a number of 0 or more, what the example "
-                f"counts in the loss. Received: {table[name][row]!r:.80}"
+                f"{table.place(row)}: {name!r} must be a finite number of 0 or more, the weight of "
+                f"the example in the loss. Received: {table[name][row]!r:.80}"
             )
-    return np.array(found, np.float32)
+    return np.array(weights, np.float32)
 
 
 def weigh_examples(rows: Rows, weights: np.ndarray) -> Rows:
@@ -99,15 +102,15 @@ def weigh_examples(rows: Rows, weights: np.ndarray) -> Rows:
         rows: rows made from a table.
         weights: (N,), weights of the table's rows.
     """
-    of_rows = weights[rows.examples]
+    row_weights = weights[rows.examples]
     if "label_weights" in rows.ragged:  # a weight for each token
-        own = rows.ragged["label_weights"]
-        of_tokens = np.repeat(of_rows, np.asarray(own.row_lengths()))
-        values = tf.cast(own.values, tf.float32) * of_tokens
-        ragged = {**rows.ragged, "label_weights": own.with_values(values)}
+        label_weights = rows.ragged["label_weights"]
+        token_weights = np.repeat(row_weights, np.asarray(label_weights.row_lengths()))
+        values = tf.cast(label_weights.values, tf.float32) * token_weights
+        ragged = {**rows.ragged, "label_weights": label_weights.with_values(values)}
         return dataclasses.replace(rows, ragged=ragged)
-    own = np.asarray(rows.dense.get("label_weights", np.ones(len(rows), np.float32)))
-    weighted = own * of_rows.reshape(-1, *[1] * (own.ndim - 1))
+    label_weights = np.asarray(rows.dense.get("label_weights", np.ones(len(rows), np.float32)))
+    weighted = label_weights * row_weights.reshape(-1, *[1] * (label_weights.ndim - 1))
     dense = {**rows.dense, "label_weights": weighted.astype(np.float32)}
     return dataclasses.replace(rows, dense=dense)
 

@@ -25,7 +25,7 @@ class FitSettings(RunSettings):
         32, help="Examples per update, over all devices.", at_least=1, by_task=True
     )
     learning_rate: float = option(
-        5e-5, help="Peak, after warm-up.", at_least=0, by_task=True, compiled=True
+        5e-5, help="Peak learning rate, after warm-up.", at_least=0, by_task=True, compiled=True
     )
     warmup_share: float = option(
         0.1,
@@ -35,7 +35,10 @@ class FitSettings(RunSettings):
         compiled=True,
     )
     weight_decay: float = option(
-        0.01, help="AdamW's, not of biases and LayerNorm.", at_least=0, compiled=True
+        0.01,
+        help="Weight decay of AdamW, not applied to biases and LayerNorm.",
+        at_least=0,
+        compiled=True,
     )
     layer_decay: float | None = option(
         None,
@@ -55,20 +58,21 @@ class FitSettings(RunSettings):
     )
     sample_weight: str | None = option(
         None,
-        help="Column of the training data with what each example counts in the loss, a number of 0 "
-        "or more; of fit() also an array. Evaluations count every example once. Default: all "
-        "count alike.",
+        help="Column of the training data with the weight of each example in the loss, a number of "
+        "0 or more; in fit() also an array. Evaluations count every example once. Default: equal "
+        "weights.",
     )
     micro_batches: int = option(
         1,
-        help="Gradient accumulation: parts of a device's share of a batch; less memory.",
+        help="Gradient accumulation: parts into which a device splits its share of a batch; less "
+        "memory.",
         at_least=1,
         compiled=True,
     )
     recompute: bool = option(
         False,
-        help="Compute each layer again in the backward pass, keeping only its input: less memory, "
-        "a third more computation, the same numbers.",
+        help="Gradient checkpointing: compute each layer again in the backward pass, storing only "
+        "its input. Less memory, a third more computation, the same results.",
         compiled=True,
         changes_numbers=False,
     )

@@ -42,8 +42,8 @@ def words_of(table: Table) -> Words:
     if "text" in table:
         return Words(*split_at_white_space(tf.constant(table["text"], tf.string)))
     raise ValueError(
-        "A table to be tagged has the column `words`, of lists of words, or `text`, whose words "
-        f"stand between white space. Received: {', '.join(table.columns)}"
+        "The table must have a column `words` (lists of words) or `text` (words between white "
+        f"space). Received: {', '.join(table.columns)}"
     )
 
 
@@ -61,26 +61,26 @@ def word_labels(names: Sequence[str], table: Table, words: tf.RaggedTensor) -> n
             names the row.
     """
     ids = {name: index for index, name in enumerate(names)} | class_numbers(names)
-    found: list[int] = []
+    class_ids: list[int] = []
     for row, (labels, count) in enumerate(
         zip(table["labels"], words.row_lengths().numpy(), strict=True)
     ):
         if len(labels) != count:
             raise ValueError(
-                f"{table.place(row)}: a sentence has one label a word. "
+                f"{table.place(row)}: a sentence must have one label per word. "
                 f"Received: {count} words and {len(labels)} labels"
             )
-        for place, label in enumerate(in_terms_of(x, names) for x in labels):
+        for position, label in enumerate(in_terms_of(x, names) for x in labels):
             is_truth = isinstance(label, bool) and set(class_numbers(names)) != {0, 1}
             if label not in ids or is_truth:
-                word = words[row, place].numpy().decode(errors="replace")
+                word = words[row, position].numpy().decode(errors="replace")
                 raise ValueError(
                     f"{table.place(row)}: a word's label must be one of the task's {len(names)} "
                     f"classes, by name ({shown(names)}) or by index from 0. "
-                    f"Received: {label!r:.80} for word {place}, {word!r:.80}"
+                    f"Received: {label!r:.80} for word {position}, {word!r:.80}"
                 )
-            found.append(ids[label])
-    return np.array(found, np.int32)
+            class_ids.append(ids[label])
+    return np.array(class_ids, np.int32)
 
 
 def piece_columns(
@@ -97,16 +97,16 @@ def piece_columns(
     """
     words = windows.words.values.numpy()
     starts = windows.ids.row_starts().numpy()[windows.words.value_rowids().numpy()]
-    first = starts + windows.places.values.numpy()  # (M,) index among all subwords
-    of_pieces = np.zeros(windows.ids.values.shape[0], np.int32)
-    weights = np.zeros(len(of_pieces), np.float32)
-    of_pieces[first] = labels[words]
-    weights[first] = 1 / np.bincount(words, minlength=len(labels))[words]
-    return windows.ids.with_values(of_pieces), windows.ids.with_values(weights)
+    first_pieces = starts + windows.places.values.numpy()  # (M,) index among all subwords
+    piece_labels = np.zeros(windows.ids.values.shape[0], np.int32)
+    weights = np.zeros(len(piece_labels), np.float32)
+    piece_labels[first_pieces] = labels[words]
+    weights[first_pieces] = 1 / np.bincount(words, minlength=len(labels))[words]
+    return windows.ids.with_values(piece_labels), windows.ids.with_values(weights)
 
 
 def aligned_with_tokens(pieces: tf.RaggedTensor, begin: int, width: tf.Tensor) -> tf.Tensor:
-    """Returns values of subwords (B, ragged) as (B, T), from column `begin` on; 0 elsewhere."""
+    """Returns values of subwords (B, ragged) as (B, width), from column `begin` on, else 0."""
     dense = pieces.to_tensor()
     return tf.pad(dense, [[0, 0], [begin, width - begin - tf.shape(dense)[1]]])
 
@@ -135,15 +135,15 @@ def window_logits(
     def next_windows(begin: Any, logits: tf.Tensor) -> Any:
         end = tf.minimum(begin + step, count)
         tokens = forward(windows.ids[begin:end])
-        places = windows.places[begin:end]
-        index = tf.stack([places.value_rowids(), tf.cast(places.values, tf.int64)], 1)
+        positions = windows.places[begin:end]
+        index = tf.stack([positions.value_rowids(), tf.cast(positions.values, tf.int64)], 1)
         return end, tf.concat([logits, tf.gather_nd(tokens, index)], 0)
 
-    begin, none = tf.zeros([], tf.int64), tf.zeros([0, num_classes])
+    begin, no_logits = tf.zeros([], tf.int64), tf.zeros([0, num_classes])
     return tf.while_loop(
         lambda begin, _: begin < count,
         next_windows,
-        [begin, none],
+        [begin, no_logits],
         shape_invariants=[begin.shape, tf.TensorShape([None, num_classes])],
     )[1]
 
@@ -172,22 +172,22 @@ def entities(answer: Mapping[str, Any], text: str | None) -> list[dict[str, Any]
         >>> entities({"words": ["Ada", "Lovelace"], "labels": ["B-name", "I-name"]}, None)
         [{'label': 'name', 'start': 0, 'end': 2, 'text': 'Ada Lovelace'}]
     """
-    found = []
+    records = []
     for entity in entity_spans(answer["labels"]):
-        named = entity._asdict()
+        record = entity._asdict()
         if text is None:
-            named["text"] = " ".join(answer["words"][entity.start : entity.end])
+            record["text"] = " ".join(answer["words"][entity.start : entity.end])
         else:
             first, last = answer["starts"][entity.start], answer["ends"][entity.end - 1]
-            named |= {"text": text[first:last], "start_character": first, "end_character": last}
-        found.append(named)
-    return found
+            record |= {"text": text[first:last], "start_character": first, "end_character": last}
+        records.append(record)
+    return records
 
 
 def windows_of(
     words: tf.RaggedTensor, encode: Callable, budget: int, doc_stride: int
 ) -> WordWindows:
-    """Splits sentences of words into windows.
+    """Splits sentences of words into overlapping windows of whole words.
 
     Args:
         words: (B, ragged) strings.

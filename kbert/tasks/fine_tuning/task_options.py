@@ -41,17 +41,19 @@ def expose_options(task: type[Any]) -> None:
     for name in task.options.names():
         if hasattr(keras.Model, name):
             raise TypeError(
-                "A setting of a task needs a name that no Keras model has. "
+                "The name of a task's setting must not be an attribute of keras.Model. "
                 f"Received: {name!r} of {task.__name__}"
             )
         if not isinstance(inspect.getattr_static(task, name, None), property):
             setattr(task, name, _attribute(name, task.options))
-    own = list(inspect.signature(task.__init__).parameters.values())[1:]
-    own = [parameter for parameter in own if parameter.kind is not parameter.VAR_KEYWORD]
-    named = {parameter.name for parameter in own}
+    own_parameters = list(inspect.signature(task.__init__).parameters.values())[1:]
+    own_parameters = [
+        parameter for parameter in own_parameters if parameter.kind is not parameter.VAR_KEYWORD
+    ]
+    own_names = {parameter.name for parameter in own_parameters}
     passed_on = [_NAME, *task.options.parameters()]
-    fields = [field for field in passed_on if field.name not in named]
-    task.__signature__ = _ClassSignature(inspect.Signature([*own, *fields]))
+    fields = [field for field in passed_on if field.name not in own_names]
+    task.__signature__ = _ClassSignature(inspect.Signature([*own_parameters, *fields]))
     task.__doc__ = with_options(task.__doc__, task.options)
 
 
@@ -72,7 +74,7 @@ class _ClassSignature:
 
 
 def _attribute(name: str, options: Any) -> property:
-    """Returns a property that reads a field of `chosen`, and sets it with its checks."""
+    """Returns a property of tasks for the setting `name`: writing it checks the value first."""
 
     def read(task: Any) -> Any:
         return getattr(task.chosen, name)

@@ -37,7 +37,7 @@ from kbert.tasks.losses import Prediction, accuracy, binary_cross_entropy, cross
 
 
 class ClassRows(LogitRows):
-    """Exports logits and their probabilities."""
+    """Export of a classifier: the outputs are the logits and their probabilities."""
 
     def outputs(self, features: Mapping[str, Any]) -> dict[str, Any]:
         logits = super().outputs(features)
@@ -122,7 +122,10 @@ class TextClassifier(FineTuningTask):
         return {**super().parts, "classifier": self.classifier}
 
     def call(self, batch: Tensors, training: bool = False, return_read: bool = False) -> Tensors:
-        """Returns the logits `classifier` (B, C); for "read" see `language_model_loss`."""
+        """Returns the logits `classifier` (B, C).
+
+        With `return_read` also "read", the encoder's inputs and outputs for `language_model_loss`.
+        """
         logits, read = self.texts.logits(batch, self._head, training, return_read)
         return {"classifier": logits, **({"read": read} if return_read else {})}
 
@@ -146,16 +149,19 @@ class TextClassifier(FineTuningTask):
         return table.with_column("label", names_of_classes(table))
 
     def targets(self, table: Table) -> np.ndarray:
-        """Returns classes (N,) int32; with `multi_label` indicators (N, C) float32."""
+        """Returns indices of classes (N,) int32; with `multi_label` indicators (N, C) float32.
+
+        Raises ValueError for a label that is not a class.
+        """
         return self._classes.indicators(table) if self.multi_label else self._classes.ids(table)
 
     def weigh_classes(self, rows: Rows, class_weights: str | Mapping[str, float]) -> Rows:
         weights = class_weights_of(self.labels, class_weights, rows.dense["labels"])
         labels = rows.dense["labels"]
         # With several labels per row, the weight is for the positives of a class; others have 1.
-        chosen = np.where(labels > 0, weights, 1.0) if self.multi_label else weights[labels]
+        label_weights = np.where(labels > 0, weights, 1.0) if self.multi_label else weights[labels]
         return dataclasses.replace(
-            rows, dense={**rows.dense, "label_weights": chosen.astype(np.float32)}
+            rows, dense={**rows.dense, "label_weights": label_weights.astype(np.float32)}
         )
 
     def check_held_out(self, table: Table, held_out: Table) -> None:
@@ -189,34 +195,34 @@ class TextClassifier(FineTuningTask):
         if self.multi_label:
             return metrics.multi_label(self._classes.indicators(table), self._indicators(answers))
         labels = self._classes.ids(table)
-        found = self._classes.indices([answer["label"] for answer in answers])
+        predictions = self._classes.indices([answer["label"] for answer in answers])
         scores = {
-            "accuracy": metrics.accuracy(labels, found),
-            "macro_f1": metrics.macro_f1(labels, found),
-            "matthews": metrics.matthews(labels, found),
+            "accuracy": metrics.accuracy(labels, predictions),
+            "macro_f1": metrics.macro_f1(labels, predictions),
+            "matthews": metrics.matthews(labels, predictions),
         }
         if len(self.labels) == 2:
-            scores["f1"] = metrics.f1(labels, found)
+            scores["f1"] = metrics.f1(labels, predictions)
         return scores
 
     def score_names(self, table: Table) -> list[str] | None:
         if self.multi_label:
             return ["micro_f1", "macro_f1", "subset_accuracy"]
-        of_two = ["f1"] if len(self.labels) == 2 else []
-        return ["accuracy", "macro_f1", "matthews", *of_two]
+        binary_scores = ["f1"] if len(self.labels) == 2 else []
+        return ["accuracy", "macro_f1", "matthews", *binary_scores]
 
     def _indicators(self, answers: Sequence[Any]) -> np.ndarray:
-        found = np.zeros((len(answers), len(self.labels)), np.int32)
+        indicators = np.zeros((len(answers), len(self.labels)), np.int32)
         for row, answer in enumerate(answers):
-            found[row, self._classes.indices(answer["labels"])] = 1
-        return found
+            indicators[row, self._classes.indices(answer["labels"])] = 1
+        return indicators
 
     def reports(self, table: Table, answers: Sequence[Any]) -> list[Any]:
         if self.multi_label:
-            chosen = self._classes.indicators(table), self._indicators(answers)
-            return [metrics.multi_label_report(*chosen, self.labels)]
-        found = self._classes.indices([answer["label"] for answer in answers])
-        return [metrics.classification_report(self._classes.ids(table), found, self.labels)]
+            indicators = self._classes.indicators(table), self._indicators(answers)
+            return [metrics.multi_label_report(*indicators, self.labels)]
+        predictions = self._classes.indices([answer["label"] for answer in answers])
+        return [metrics.classification_report(self._classes.ids(table), predictions, self.labels)]
 
     def report(self, data: Any, labels: Any = None, **options: Any) -> metrics.Report:
         """Returns precision, recall and F1 of each class, and the confusion matrix.
@@ -232,7 +238,7 @@ class TextClassifier(FineTuningTask):
         """
         if self.multi_label:
             raise ValueError(
-                "A report has one label a row; evaluate() gives the scores of several. "
+                "report() requires one label per row: use evaluate() for several labels. "
                 "Received: a task with multi_label=True"
             )
         return super().report(data, labels, **options)
@@ -265,18 +271,21 @@ class TextClassifier(FineTuningTask):
         """
         if not self.multi_label:
             raise ValueError(
-                "A threshold belongs to a task with multi_label=True: with one label a text the "
-                "most probable one is given. Received: multi_label=False"
+                "A threshold requires multi_label=True: with one label per text, the most probable "
+                "label is predicted. Received: multi_label=False"
             )
         table = self.as_table(data, labels)
-        wanted = self._classes.indicators(table)
+        targets = self._classes.indicators(table)
         answers = self.predict(table, **options)
-        found = np.array([list(answer["probabilities"].values()) for answer in answers])
+        probabilities = np.array([list(answer["probabilities"].values()) for answer in answers])
         if per_class:
-            best = [metrics.best_threshold(f, w) for f, w in zip(found.T, wanted.T, strict=True)]
+            best = [
+                metrics.best_threshold(p, t)
+                for p, t in zip(probabilities.T, targets.T, strict=True)
+            ]
             self.threshold: float | dict[str, float] = dict(zip(self.labels, best, strict=True))
         else:
-            self.threshold = metrics.best_threshold(found, wanted)
+            self.threshold = metrics.best_threshold(probabilities, targets)
         return self.threshold
 
     def signatures(self, pairs: bool = False) -> dict[str, Signature]:
@@ -298,11 +307,11 @@ class TextClassifier(FineTuningTask):
         def answer(features: Tensors) -> dict[str, tf.Tensor]:
             scores = self.outputs(self(features), features)["probabilities"]
             labels = tf.broadcast_to(tf.constant(names), tf.shape(scores))
-            found = {"labels": labels, "scores": scores}
+            outputs = {"labels": labels, "scores": scores}
             if self.multi_label:
-                return {**found, "chosen": scores >= tf.constant(thresholds, tf.float32)}
+                return {**outputs, "chosen": scores >= tf.constant(thresholds, tf.float32)}
             best = tf.argmax(scores, 1)
             label = tf.gather(tf.constant(names), best)
-            return {**found, "label": label, "score": tf.reduce_max(scores, 1)}
+            return {**outputs, "label": label, "score": tf.reduce_max(scores, 1)}
 
         return self.texts.signatures("classify", answer, pairs)

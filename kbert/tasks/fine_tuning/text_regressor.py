@@ -86,7 +86,10 @@ class TextRegressor(FineTuningTask):
         return {**super().parts, "classifier": self.classifier}
 
     def call(self, batch: Tensors, training: bool = False, return_read: bool = False) -> Tensors:
-        """Returns the scores `classifier` (B, 1); for "read" see `language_model_loss`."""
+        """Returns the scores `classifier` (B, 1).
+
+        With `return_read` also "read", the encoder's inputs and outputs for `language_model_loss`.
+        """
         scores, read = self.texts.logits(batch, self._head, training, return_read)
         return {"classifier": scores, **({"read": read} if return_read else {})}
 
@@ -94,7 +97,7 @@ class TextRegressor(FineTuningTask):
         return self.classifier(self.head_dropout(pooled, training=training))
 
     def targets(self, table: Table) -> np.ndarray:
-        """Returns the labels, (N,) float32."""
+        """Returns the labels, (N,) float32; raises ValueError unless all are numbers up to 1e15."""
         labels = [_number(label) for label in table["label"]]
         for row, label in enumerate(labels):
             if not isinstance(label, int | float):
@@ -105,8 +108,8 @@ class TextRegressor(FineTuningTask):
             if not abs(label) <= LARGEST:
                 raise ValueError(
                     f"{table.place(row)}: the label of a regression must be at most {LARGEST:.0e}, "
-                    "for float32 holds no square of a larger one: divide the labels by a number, "
-                    f"and multiply the predictions by it. Received: {label!r:.80}"
+                    "since the square of a larger one overflows float32: divide the labels by a "
+                    f"number, and multiply the predictions by it. Received: {label!r:.80}"
                 )
         return np.array(labels, np.float32)
 
@@ -153,7 +156,7 @@ class TextRegressor(FineTuningTask):
 
 
 def _number(label: Any) -> Any:
-    """A label as a number: of a class of `datasets`, or written out, as a CSV file has it."""
+    """Converts a class of `datasets` or a number in a string to a number; others stay unchanged."""
     label = number_of(label)
     try:
         return float(label) if isinstance(label, str) else label

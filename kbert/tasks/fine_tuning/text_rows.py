@@ -75,19 +75,19 @@ class TextRows:
         names = _text_columns(table)
         ids = [self._task.encode_texts(table[name]) for name in names]
         lengths = [np.diff(np.asarray(x.row_splits)) for x in ids]
-        tokens, lost = self._extent(lengths)
+        tokens, lost_tokens = self._extent(lengths)
         return Rows(
             ragged=dict(zip(("first", "second"), ids, strict=False)),
             dense={},
             lengths=tokens * (2 if self.both_orders and len(ids) == 2 else 1),
             examples=np.arange(len(table)),
-            cut=int(np.count_nonzero(lost)),
+            cut=int(np.count_nonzero(lost_tokens)),
         )
 
     def build_inputs(
         self, first: tf.RaggedTensor, second: tf.RaggedTensor | None = None
     ) -> dict[str, tf.Tensor]:
-        """Packs ragged ids into the encoder's input: (B, T), with `doc_stride` (B, W, T).
+        """Packs token ids into the encoder's inputs (B, T); with `doc_stride` (B, W, T).
 
         With `both_orders`, pairs also get "swapped_token_ids", with the second text first.
         """
@@ -124,7 +124,7 @@ class TextRows:
         return self.pool(logits, batch["padding_mask"]), read
 
     def pool(self, logits: Any, padding_mask: Any) -> Tensor:
-        """Pools the logits of windows (B * W, C) to logits of texts (B, C).
+        """Pools the logits of windows (B * W, C) to logits of texts (B, C), by mean or maximum.
 
         Args:
             logits: logits of windows.
@@ -138,7 +138,10 @@ class TextRows:
         return ops.sum(logits * real, axis=1) / ops.sum(real, axis=1)
 
     def _extent(self, lengths: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the tokens of each row in a batch (N,), and those lost by truncation (N,)."""
+        """Returns the tokens of each row (N,), in all windows, and those lost by truncation (N,).
+
+        `lengths` are the token counts of the texts, (N,): one array, or two for pairs.
+        """
         specials, budget = self._budget(len(lengths))
         total = sum(lengths)
         tokens = np.clip(total + specials, 1, self._task.row_length)
@@ -147,14 +150,14 @@ class TextRows:
         if len(lengths) == 1:
             counts = window_counts(total, budget, self.doc_stride).numpy()
             return tokens * counts, np.zeros_like(total)
-        kept = [x.numpy() for x in pair_limits(lengths[0], lengths[1], budget)]
+        kept_lengths = [x.numpy() for x in pair_limits(lengths[0], lengths[1], budget)]
         slides = lengths[0] > lengths[1]  # as in pair_windows
-        longer, budgets = (np.where(slides, *both) for both in (lengths, kept))
-        lost = np.where(slides, lengths[1] - kept[1], lengths[0] - kept[0])
-        return tokens * window_counts(longer, budgets, self.doc_stride).numpy(), lost
+        longer, budgets = (np.where(slides, *sides) for sides in (lengths, kept_lengths))
+        lost_tokens = np.where(slides, lengths[1] - kept_lengths[1], lengths[0] - kept_lengths[0])
+        return tokens * window_counts(longer, budgets, self.doc_stride).numpy(), lost_tokens
 
     def _budget(self, texts: int) -> tuple[int, int]:
-        """Returns the special tokens of a row of one or two texts, and the tokens left for text."""
+        """Returns how many special tokens and text tokens a row of one or two `texts` can have."""
         specials = self._task.form.specials(texts)
         budget = self._task.row_length - specials
         if texts == 2 and self.both_orders and self.doc_stride is not None:
@@ -162,6 +165,10 @@ class TextRows:
         return specials, budget
 
     def _packed(self, first: Any, second: Any) -> dict[str, tf.Tensor]:
+        """Packs token ids into the encoder's inputs (B, T); with `doc_stride` (B, W, T).
+
+        `first` and `second` are token ids (B, ragged); `second` is None for single texts.
+        """
         if self.doc_stride is None:
             return EncoderTask.build_inputs(self._task, first, second)
         _, budget = self._budget(1 if second is None else 2)
@@ -176,23 +183,30 @@ class TextRows:
         }
 
     def _logits_in_groups(self, features: Tensors, head: Head) -> Tensor:
-        """Returns logits of windows, computed in groups: a very long text must fit into memory."""
+        """Returns the logits (R, C) of windows, computed in groups to bound memory.
+
+        `features` are the inputs of all R windows, (R, T); `head` is that of `logits`.
+        """
         count = ops.shape(features["padding_mask"])[0]
         groups = (count + WINDOWS_AT_ONCE) // WINDOWS_AT_ONCE  # at least one, even without windows
         size = (count + groups - 1) // groups
         # The last group is filled up with copies of the last window.
         index = ops.minimum(ops.arange(groups * size, dtype="int32"), count - 1)
-        parts = {
+        grouped = {
             name: ops.reshape(ops.take(x, index, axis=0), (groups, size, *ops.shape(x)[1:]))
             for name, x in features.items()
         }
-        logits = ops.map(lambda part: self._logits(part, head, False)[0], parts)
+        logits = ops.map(lambda part: self._logits(part, head, False)[0], grouped)
         return ops.reshape(logits, (-1, logits.shape[-1]))[:count]
 
     def _logits(
         self, features: Tensors, head: Head, training: bool, return_read: bool = False
     ) -> tuple[Tensor, dict[str, Any] | None]:
-        """Returns logits (R, C) of rows, and with `return_read` the encoder's input and output."""
+        """Returns logits (R, C), and with `return_read` the encoder's inputs and "sequence".
+
+        `features` are (R, T), with "swapped_token_ids" for pairs in both orders; `head` is that of
+        `logits`. Without `return_read` the second result is None.
+        """
         features = dict(features)
         swapped = features.pop(SWAPPED, None)
         if swapped is not None:
@@ -224,10 +238,10 @@ class TextRows:
         def answer_rows(*columns: Any) -> dict[str, tf.Tensor]:
             rows = tf.shape(columns[0])[0]
             # ELMo's convolutions need a row: an empty batch gets one, which is removed again.
-            more = [[0, tf.cast(rows == 0, tf.int32)]]
-            columns = [tf.pad(column, more, constant_values="") for column in columns]
-            found = answer(self._task.build_inputs(*map(self._task.tokenizer.encode, columns)))
-            return {key: value[:rows] for key, value in found.items()}
+            padding = [[0, tf.cast(rows == 0, tf.int32)]]
+            columns = [tf.pad(column, padding, constant_values="") for column in columns]
+            outputs = answer(self._task.build_inputs(*map(self._task.tokenizer.encode, columns)))
+            return {key: value[:rows] for key, value in outputs.items()}
 
         def single(text: tf.Tensor) -> dict[str, tf.Tensor]:
             return answer_rows(text)
@@ -269,13 +283,14 @@ def sentence_head(encoder: keras.Model, units: int) -> SentenceHead:
 
 
 def _text_columns(table: Table) -> tuple[str, ...]:
+    """Returns the names of a table's columns of texts; raises ValueError if it has none."""
     for names in TEXT_COLUMNS:
         if all(name in table for name in names):
             return names
-    hint = "; of a batched tf.data.Dataset give dataset.unbatch()" if "words" in table else ""
+    hint = "; for a batched tf.data.Dataset pass dataset.unbatch()" if "words" in table else ""
     raise ValueError(
-        "A table of texts has the column `text`, or `first` and `second` for pairs; rename() "
-        f"gives a table's columns these names{hint}. Received: {', '.join(table.columns)}"
+        "The table must have the column `text`, or `first` and `second` for pairs; rename its "
+        f"columns with rename(){hint}. Received: {', '.join(table.columns)}"
     )
 
 

@@ -108,7 +108,7 @@ class TokenClassifier(FineTuningTask):
         check_several(self.labels, type(self).__name__)
         if tokenizer.unk_id is None:
             raise ValueError(
-                "A tagger's tokenizer has an unknown token, for words of which nothing is left. "
+                "The tokenizer must have an unknown token, for words that have no other tokens. "
                 f"Received: a {type(tokenizer).__name__} without one"
             )
         self.scheme = metrics.find_scheme(self.labels)
@@ -117,7 +117,11 @@ class TokenClassifier(FineTuningTask):
         self.build()
         logging.info(
             "Labels %s: measured by %s",
-            *(("of no scheme", "accuracy") if self.scheme is None else (self.scheme, "entity F1")),
+            *(
+                ("without a scheme", "accuracy")
+                if self.scheme is None
+                else (self.scheme, "entity F1")
+            ),
         )
 
     @property
@@ -143,7 +147,7 @@ class TokenClassifier(FineTuningTask):
         if labels is None:
             return table
         if "labels" in table:
-            raise ValueError("The data has a column 'labels' already: give the labels once")
+            raise ValueError("Pass the labels once: the data has a column 'labels' already")
         return table.with_column("labels", labels)
 
     def tokenize(self, table: Table, labelled: bool) -> Rows:
@@ -175,10 +179,12 @@ class TokenClassifier(FineTuningTask):
         return features
 
     def weigh_classes(self, rows: Rows, class_weights: str | Mapping[str, float]) -> Rows:
-        labels, counts = (rows.ragged[name] for name in ("labels", "label_weights"))
+        labels, token_weights = (rows.ragged[name] for name in ("labels", "label_weights"))
         ids = labels.values.numpy()
-        of_class = class_weights_of(self.labels, class_weights, ids[counts.values.numpy() > 0])
-        weights = counts.with_values(counts.values * of_class[ids])
+        weight_of_class = class_weights_of(
+            self.labels, class_weights, ids[token_weights.values.numpy() > 0]
+        )
+        weights = token_weights.with_values(token_weights.values * weight_of_class[ids])
         return dataclasses.replace(rows, ragged={**rows.ragged, "label_weights": weights})
 
     def check_held_out(self, table: Table, held_out: Table) -> None:
@@ -200,17 +206,19 @@ class TokenClassifier(FineTuningTask):
 
     def decode(self, table: Table, rows: Rows, outputs: Sequence[Tensors]) -> Sequence:
         words, starts, ends = tagging.words_of(table)
-        places = rows.ragged["places"].to_list()
+        positions = rows.ragged["places"].to_list()
         # The token that begins a row may precede its first subword.
-        both, begin = zip(outputs, places, strict=True), self.form.begin
-        of_windows = [out["logits"][np.add(at, begin, dtype=int)] for out, at in both]
-        of_windows.append(np.zeros((0, len(self.labels)), np.float32))
+        windows, begin = zip(outputs, positions, strict=True), self.form.begin
+        window_logits = [
+            output["logits"][np.add(index, begin, dtype=int)] for output, index in windows
+        ]
+        window_logits.append(np.zeros((0, len(self.labels)), np.float32))
         ids, probabilities = self._best(
-            np.concatenate(of_windows), rows.ragged["words"].values, tf.size(words.values)
+            np.concatenate(window_logits), rows.ragged["words"].values, tf.size(words.values)
         )
         ids, probabilities = ids.numpy().tolist(), probabilities.numpy().tolist()
         splits = words.row_splits.numpy().tolist()
-        found = []
+        answers = []
         for row, (begin, end) in enumerate(pairwise(splits)):
             answer = {
                 "words": [word.decode() for word in words[row].numpy()],
@@ -226,11 +234,15 @@ class TokenClassifier(FineTuningTask):
                 }
             if self.scheme is not None:
                 answer["entities"] = tagging.entities(answer, text)
-            found.append(answer)
-        return found
+            answers.append(answer)
+        return answers
 
     def _best(self, logits: Any, words: Any, num_words: int) -> Any:
-        """Returns classes (W,) and their probabilities (W,), from logits (M, C) of words (M,)."""
+        """Returns the class of each of W words and its probability, (W,) each.
+
+        `logits` (M, C) are those of the words of all windows. `words` (M,) are the indices of
+        these words among all W = `num_words`; a word in several windows is pooled.
+        """
         logits = tagging.pooled(logits, words, num_words, self.pooling)
         return tf.argmax(logits, 1), tf.reduce_max(tf.nn.softmax(logits), 1)
 
@@ -238,14 +250,17 @@ class TokenClassifier(FineTuningTask):
         self._named(table)
 
     def score(self, table: Table, answers: Sequence[Any]) -> dict[str, float]:
-        labels, found = self._named(table), [answer["labels"] for answer in answers]
-        flat = [label for row in labels for label in row], [label for row in found for label in row]
+        labels, predictions = self._named(table), [answer["labels"] for answer in answers]
+        flat = (
+            [label for row in labels for label in row],
+            [label for row in predictions for label in row],
+        )
         if not flat[0]:
             raise ValueError("An evaluation needs words. Received: sentences without any")
         scores = {"accuracy": metrics.accuracy(*flat)}
         if self.scheme is None:
             return {**scores, "macro_f1": metrics.macro_f1(*flat)}
-        return {**metrics.entity_report(labels, found).scores, **scores}
+        return {**metrics.entity_report(labels, predictions).scores, **scores}
 
     def score_names(self, table: Table) -> list[str] | None:
         if self.scheme is None:
@@ -255,23 +270,23 @@ class TokenClassifier(FineTuningTask):
 
     def reports(self, table: Table, answers: Sequence[Any]) -> list[Any]:
         """Returns a report on entities, if the labels name some, and a report on labels."""
-        wanted, found = self._named(table), [answer["labels"] for answer in answers]
-        flat = [[label for row in side for label in row] for side in (wanted, found)]
-        of_labels = metrics.classification_report(flat[0], flat[1], self.labels)
+        labels, predictions = self._named(table), [answer["labels"] for answer in answers]
+        flat = [[label for row in side for label in row] for side in (labels, predictions)]
+        label_report = metrics.classification_report(flat[0], flat[1], self.labels)
         if self.scheme is None:
-            return [of_labels]
-        return [metrics.entity_report(wanted, found), of_labels]
+            return [label_report]
+        return [metrics.entity_report(labels, predictions), label_report]
 
     def describe_example(self, table: Table, row: int) -> str:
         return f"{len(table['words'][row])} words"
 
     def token_marks(self, features: Tensors) -> dict[int, str]:
-        """Returns the label of each word, by the position of its first subword."""
-        places = np.flatnonzero(features["label_weights"]).tolist()
-        return {place: f"/{self.labels[features['labels'][place]]}" for place in places}
+        """Returns token index -> "/LABEL" for the first subword of each word of a labelled row."""
+        positions = np.flatnonzero(features["label_weights"]).tolist()
+        return {position: f"/{self.labels[features['labels'][position]]}" for position in positions}
 
     def _named(self, table: Table) -> Any:
-        """Returns the labels of a table's words, as names."""
+        """Returns the names of the labels of a table's words, a list for each row."""
         words = tagging.words_of(table).words
         ids = tagging.word_labels(self.labels, table, words).tolist()
         splits = words.row_splits.numpy().tolist()
@@ -298,8 +313,8 @@ class TokenClassifier(FineTuningTask):
 
         def tag_words(words: tf.RaggedTensor) -> dict[str, tf.Tensor]:
             width = tf.shape(words)[1]
-            last = tf.where(words == "", 0, tf.range(1, width + 1))
-            counts = tf.reduce_max(tf.pad(last, [[0, 0], [1, 0]]), 1)  # (B,)
+            word_numbers = tf.where(words == "", 0, tf.range(1, width + 1))
+            counts = tf.reduce_max(tf.pad(word_numbers, [[0, 0], [1, 0]]), 1)  # (B,)
             tagged = self._tagged(tf.RaggedTensor.from_tensor(words, tf.cast(counts, tf.int64)))
             dense = {name: column.to_tensor() for name, column in tagged.items()}
             return {k: tf.pad(x, [[0, 0], [0, width - tf.shape(x)[1]]]) for k, x in dense.items()}
@@ -312,7 +327,7 @@ class TokenClassifier(FineTuningTask):
         }
 
     def _tagged(self, words: Any) -> Any:
-        """Returns labels and scores (B, ragged) of words (B, ragged); runs in a graph."""
+        """Returns "labels" (names) and "scores" of words, (B, ragged) each; runs in a graph."""
 
         def forward(ids: tf.Tensor) -> tf.Tensor:
             logits = tf.convert_to_tensor(self(self.build_inputs(ids))["tokens"])

@@ -34,19 +34,22 @@ SHORTEST = 8  # tokens of a prompt that an export to another runtime must accept
 
 
 class WrittenRows(RowExport):
-    """Export of a whole decoding: from the rows of ids that `prefill` reads to the new ids."""
+    """Export of the whole generation loop: token ids of prompts or sources in, new ids out."""
 
     formats = ("onnx",)
 
     def settings_of(
         self, method: Method, max_new_tokens: int, stop_ids: Sequence[int]
     ) -> dict[str, Any]:
-        """Returns the settings of the export as JSON-serialisable values, for `settings`."""
+        """Returns the arguments as a JSON-serialisable dict, which a subclass's `settings` returns.
+
+        Raises ValueError for `Sampling`, which other runtimes do not support.
+        """
         check_method(method)
         if isinstance(method, Sampling):
             raise ValueError(
-                "An export to another runtime writes by Greedy or Beam, for what is drawn comes "
-                f'from integers of 32 bits there; format="savedmodel" has Sampling. Received: '
+                "Sampling is not supported by exports to other runtimes, whose random integers "
+                f'have 32 bits: use Greedy or Beam, or format="savedmodel". Received: '
                 f"{method}"
             )
         return {
@@ -68,7 +71,10 @@ class WrittenRows(RowExport):
         max_new_tokens: int,
         stop_ids: Sequence[int],
     ) -> dict[str, Any]:
-        """Decodes one or several whole texts for each row.
+        """Decodes K whole texts for each of the B rows: the `num_results` of a `Beam`, else 1.
+
+        `method` is a decoding method as a dict, from `settings`. A text ends with one
+        of `stop_ids`, or after G = `max_new_tokens` tokens.
 
         Returns:
             The fields of `kbert.decoding.Decoded`: `new_ids` (B, K, G) and `lengths` (B, K) int32,
@@ -80,7 +86,11 @@ class WrittenRows(RowExport):
     def answer_by(  # type: ignore[override]  # what `settings` returns
         self, run: Run, *, method: dict[str, Any], max_new_tokens: int, stop_ids: Sequence[int]
     ) -> None:
-        """Like `RowExport.answer_by`; `predict` then accepts only these settings."""
+        """Makes the task's `predict` decode with an export, and accept only the export's settings.
+
+        `run` is the function of a runtime, from arrays of `inputs` to arrays of the outputs. The
+        other arguments are those settings, as `settings` returns them.
+        """
         self.task._runtime = _Runtime(run, from_json(method), max_new_tokens, tuple(stop_ids))
 
 
@@ -109,7 +119,7 @@ class GenerationTask(Task):
     def __init__(self, model: keras.Model, tokenizer: Tokenizer, *, name: str) -> None:
         if not isinstance(model, self.model_classes) and not isinstance(model, RuntimeModel):
             kinds = " or a ".join(kind.__name__ for kind in self.model_classes)
-            raise TypeError(f"A {type(self).__name__} is made of a {kinds}. Received: {model!r}")
+            raise TypeError(f"A {type(self).__name__} requires a {kinds}. Received: {model!r}")
         super().__init__(model, tokenizer, name=name)
         size = getattr(tokenizer, "vocabulary_size", None)
         if size is None or size > model.config.vocabulary_size:
@@ -120,7 +130,7 @@ class GenerationTask(Task):
             )
         if None in self.stop_ids:
             raise ValueError(
-                'A text ends with the "sep" token, named in the tokenizer\'s special_tokens. '
+                'The tokenizer\'s special_tokens must name a "sep" token, which ends a text. '
                 f"Received: a {type(tokenizer).__name__} without one"
             )
         self._compiled: dict[tuple, Callable] = {}
@@ -131,7 +141,7 @@ class GenerationTask(Task):
         return self.model.parts()
 
     def call(self, batch: Tensors, training: bool = False) -> Tensor:
-        """Returns next-token logits (B, T, V)."""
+        """Returns next-token logits (B, T, V); entries not in `model_inputs` are ignored."""
         inputs = {name: batch[name] for name in self.model_inputs if name in batch}
         return self.model.logits(self.model(inputs, training=training)["sequence"])
 
@@ -147,8 +157,8 @@ class GenerationTask(Task):
         """Returns logits (B, V) of the first new token, and the KV cache to decode with.
 
         Args:
-            features: batch of prompts or sources.
-            max_new_tokens: most tokens that are decoded.
+            features: token ids and padding mask (B, P) of prompts, or of sources to translate.
+            max_new_tokens: most tokens that are decoded, for which the cache has space.
         """
         raise NotImplementedError(f"{type(self).__name__} must define `prefill`.")
 
@@ -175,7 +185,7 @@ class GenerationTask(Task):
         max_new_tokens: int,
         stop_ids: Sequence[int] | None = None,
     ) -> Decoded:
-        """Decodes a batch, in a graph or eagerly.
+        """Returns the `Decoded` token ids, lengths and scores of a batch, in a graph or eagerly.
 
         Args:
             features: inputs of `prefill`; for `Sampling` also `seed`, a scalar, and `row_numbers`
@@ -185,7 +195,7 @@ class GenerationTask(Task):
             stop_ids: token ids that end a text; None = `self.stop_ids`.
         """
         features = dict(features)
-        drawn = {name: features.pop(name, None) for name in ("seed", "row_numbers")}
+        sampling_inputs = {name: features.pop(name, None) for name in ("seed", "row_numbers")}
         stop_ids = self.stop_ids if stop_ids is None else stop_ids
         logits, cache = self.prefill(features, max_new_tokens)
         return decode(
@@ -196,7 +206,7 @@ class GenerationTask(Task):
             max_new_tokens=max_new_tokens,
             stop_ids=stop_ids,
             banned_ids=self.banned_ids(stop_ids),
-            **drawn,
+            **sampling_inputs,
         )
 
     def decode_batch(
@@ -210,17 +220,18 @@ class GenerationTask(Task):
         row_numbers: np.ndarray,
         jit_compile: bool = False,
     ) -> Decoded:
-        """Like `decode`, on NumPy arrays; compiled once for each method and `max_new_tokens`.
+        """Decodes a batch of NumPy arrays like `decode`, compiled once for the same settings.
 
-        Rows are padded to a power of two; the padding is removed from the result. With
-        `jit_compile` XLA compiles each shape.
+        The number of rows is padded to a power of two; the padding is removed from the result.
+        `seed` and `row_numbers` (B,), the numbers of the rows in the whole input, determine the
+        draws of `Sampling`; other methods ignore them. With `jit_compile` XLA compiles each shape.
 
         Raises:
             ValueError: the task runs an export that was made with other settings.
         """
         if self._runtime is not None:
-            asked = (method, max_new_tokens, self.stop_ids if stop_ids is None else stop_ids)
-            return self._runtime.decode(features, *asked)
+            settings = (method, max_new_tokens, self.stop_ids if stop_ids is None else stop_ids)
+            return self._runtime.decode(features, *settings)
         rows = len(row_numbers)
         if isinstance(method, Sampling):
             features = {**features, "row_numbers": row_numbers.astype("int32")}
@@ -253,10 +264,12 @@ class GenerationTask(Task):
         """Generates texts for any number of rows, in batches of rows of equal width.
 
         Args:
-            lengths: (N,) tokens of each row; nothing is generated for a row without tokens.
+            lengths: (N,) tokens of each row. A row without tokens gets K empty texts with score 0.
             most: largest width of a batch, in tokens.
-            batch: function (row indices, width) -> (features for `decode_batch`, G).
-            texts: function (row indices, `Decoded`) -> K texts for each row.
+            batch: function (row indices, width) -> (features for `decode_batch`, G, the most new
+                tokens).
+            texts: function (row indices, `Decoded`) -> K texts for each row, the number of results
+                of `method`.
             method: decoding method.
             batch_size: most rows of a batch.
             first: number of the first row; `Sampling` draws depend on row numbers.
@@ -266,10 +279,10 @@ class GenerationTask(Task):
         Returns:
             K texts for each row, and their scores (N, K).
         """
-        found = [[""] * num_results(method) for _ in lengths]
+        generated = [[""] * num_results(method) for _ in lengths]
         scores = np.zeros((len(lengths), num_results(method)), np.float32)
         filled = np.flatnonzero(lengths)
-        done = len(lengths) - len(filled)
+        rows_done = len(lengths) - len(filled)
         with Progress("", len(lengths), " examples", verbose=verbose) as bar:
             for width, index in batches_of_like_width(lengths[filled], most, batch_size):
                 rows = filled[index]
@@ -277,25 +290,32 @@ class GenerationTask(Task):
                 numbers = first + rows
                 decoded = self.decode_batch(features, method, longest, row_numbers=numbers, **how)
                 for row, results in zip(rows, texts(rows, decoded), strict=True):
-                    found[row] = results
+                    generated[row] = results
                 scores[rows] = decoded.scores
-                done += len(rows)
-                bar.show(done)
-        return found, scores
+                rows_done += len(rows)
+                bar.show(rows_done)
+        return generated, scores
 
     def decoding_of(self, options: DecodingOptions) -> tuple[Method, int | None]:
-        """Returns the method and `max_new_tokens`; those of the export if options are defaults."""
+        """Returns the decoding method of `options` and their `max_new_tokens`, None = the default.
+
+        A task that runs an export returns the export's instead if all options are defaults.
+        """
         if self._runtime is not None and options.is_usual:
             return self._runtime.method, self._runtime.max_new_tokens
         return options.decoding, options.max_new_tokens
 
     def new_ids(self, decoded: Decoded, stop_ids: Sequence[int] | None = None) -> tf.RaggedTensor:
-        """Returns the tokens of each result, (B · K, None), without its stop token."""
+        """Returns the token ids of each result without stop tokens, (B · K, ragged).
+
+        `decoded` has K results for each of B rows. `stop_ids` are the ids that ended them; None =
+        `self.stop_ids`.
+        """
         stop_ids = self.stop_ids if stop_ids is None else stop_ids
         ids = tf.reshape(decoded.token_ids, (-1, tf.shape(decoded.token_ids)[-1]))
-        inside = tf.range(tf.shape(ids)[1])[None] < tf.reshape(decoded.lengths, (-1, 1))
-        stops = tf.reduce_any(ids[..., None] == tf.constant(stop_ids, tf.int32), axis=-1)
-        return tf.ragged.boolean_mask(ids, inside & ~stops).with_row_splits_dtype(tf.int64)
+        is_inside = tf.range(tf.shape(ids)[1])[None] < tf.reshape(decoded.lengths, (-1, 1))
+        is_stop = tf.reduce_any(ids[..., None] == tf.constant(stop_ids, tf.int32), axis=-1)
+        return tf.ragged.boolean_mask(ids, is_inside & ~is_stop).with_row_splits_dtype(tf.int64)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -314,16 +334,16 @@ class _Runtime:
         max_new_tokens: int,
         stop_ids: Sequence[int],
     ) -> Decoded:
-        """Like `GenerationTask.decode_batch`; other settings than the export's own raise."""
-        asked = {"method": method, "max_new_tokens": max_new_tokens, "stop_ids": tuple(stop_ids)}
-        fixed = {name: getattr(self, name) for name in asked}
-        if asked != fixed:
+        """Decodes a batch of arrays; raises ValueError for other settings than the export's."""
+        received = {"method": method, "max_new_tokens": max_new_tokens, "stop_ids": tuple(stop_ids)}
+        fixed = {name: getattr(self, name) for name in received}
+        if received != fixed:
             raise ValueError(
-                f"An export writes as it was told when it was made: {_listed(fixed)}. Export the "
-                f"task once more for another way. Received: {_listed(asked)}"
+                f"The settings of an export cannot be changed: {_listed(fixed)}. Export the task "
+                f"again for other settings. Received: {_listed(received)}"
             )
-        found = self.run(features)
-        return Decoded(*(found[name] for name in _OUTPUTS))
+        outputs = self.run(features)
+        return Decoded(*(outputs[name] for name in _OUTPUTS))
 
 
 def _listed(values: dict[str, Any]) -> str:
@@ -341,8 +361,8 @@ def batches_of_like_width(
         batch_size: most rows of a batch.
 
     Yields:
-        The width and the row indices of each batch. The widest come first, so that a batch that
-        does not fit in memory fails at once.
+        The width and the row indices of each batch. A width is a multiple of 16 tokens, or `most`.
+        The widest come first, so that a batch that does not fit in memory fails at once.
 
     Example:
         >>> [(w, i.tolist()) for w, i in batches_of_like_width(np.array([3, 40, 16, 20]), 40, 8)]
@@ -356,7 +376,9 @@ def batches_of_like_width(
 
 
 def padded(rows: Sequence[np.ndarray], width: int, pad_id: int) -> tuple[np.ndarray, np.ndarray]:
-    """Pads rows to token ids (B, width) and their padding mask (B, width), both int32.
+    """Pads rows of token ids at their end; returns ids and padding mask, (B, width) int32 each.
+
+    The mask is 1 for tokens and 0 for padding.
 
     Example:
         >>> padded([np.array([7, 8]), np.array([9])], 3, 0)[0].tolist()
@@ -371,10 +393,10 @@ def padded(rows: Sequence[np.ndarray], width: int, pad_id: int) -> tuple[np.ndar
 
 def tokenize(tokenizer: Tokenizer, texts: Sequence[str | bytes]) -> list[np.ndarray]:
     """Tokenizes texts to the ids of each, in chunks of bounded memory."""
-    found: list[np.ndarray] = []
+    ids: list[np.ndarray] = []
     for _, chunk in inference.chunks(texts):
-        found += inference.as_rows(tokenizer.encode(tf.constant(list(chunk), tf.string)))
-    return found
+        ids += inference.as_rows(tokenizer.encode(tf.constant(list(chunk), tf.string)))
+    return ids
 
 
 def num_results(method: Method) -> int:
@@ -407,12 +429,12 @@ def num_beams(method: Method) -> int:
 def request_seed(
     method: Method, seed: int | None, rows: tf.Tensor, row_numbers: tf.Tensor | None
 ) -> dict[str, tf.Tensor]:
-    """Returns `seed` and `row_numbers` for a served `Sampling`; empty for other methods.
+    """Returns the features `seed` and `row_numbers` of a served `Sampling`; {} for other methods.
 
     Args:
         method: decoding method.
         seed: seed fixed in the export; None = a new random seed for each chunk.
-        rows: B; at least 1, even if the request has no rows.
+        rows: number of rows that are decoded, B; at least 1, even if the request has no rows.
         row_numbers: numbers of these rows within the request; None = 0 to B - 1.
     """
     if not isinstance(method, Sampling):
@@ -429,7 +451,9 @@ def request_seed(
 
 
 def written(name: str, texts: Sequence[Sequence[str]], scores: np.ndarray) -> list[dict[str, Any]]:
-    """Returns one record per row, as written to a file; for K > 1 it has lists, best first.
+    """Returns one dict per row for an output file, from K texts and scores (N, K) of each row.
+
+    For K = 1 it has the text under `name` and its "score", else lists, best first.
 
     Example:
         >>> written("translation", [["ja", "jo"]], np.array([[-1.0, -2.5]], "float32"))
@@ -439,13 +463,16 @@ def written(name: str, texts: Sequence[Sequence[str]], scores: np.ndarray) -> li
         pairs = zip(texts, scores, strict=True)
         return [{name: text, "score": float(score)} for (text,), (score,) in pairs]
     return [
-        {f"{name}s": list(row), "scores": found.tolist()}
-        for row, found in zip(texts, scores, strict=True)
+        {f"{name}s": list(row), "scores": row_scores.tolist()}
+        for row, row_scores in zip(texts, scores, strict=True)
     ]
 
 
 def answer(texts: Sequence[Sequence[str]], scores: np.ndarray, return_scores: bool) -> Any:
-    """Returns texts, and scores if asked for, as `predict` does: (N, K), or (N,) if K is 1."""
+    """Returns `texts`, or with `return_scores` (`texts`, `scores`), in the form of `predict`.
+
+    Both have K results for each of N rows, (N, K); for K = 1 they become (N,).
+    """
     if scores.shape[1] == 1:
         texts, scores = [row[0] for row in texts], scores[:, 0]
     return (list(texts), scores) if return_scores else list(texts)

@@ -77,11 +77,11 @@ class PromptRows(WrittenRows):
         """
         longest = self.task._longest(max_new_tokens)
         stop_ids = self.task._checked_ids(longest, stop_ids, 0)
-        most = self.task.decoder.config.max_positions - SHORTEST
-        if longest > most:
+        limit = self.task.decoder.config.max_positions - SHORTEST
+        if longest > limit:
             raise ValueError(
-                f"An export to another runtime must take prompts of {SHORTEST} tokens: "
-                f"`max_new_tokens` must be at most {most}, as the model's positions are. "
+                f"`max_new_tokens` of an export to another runtime must be at most {limit}, so "
+                f"that prompts of {SHORTEST} tokens fit the model's max_positions. "
                 f"Received: {longest}"
             )
         return self.settings_of(method, longest, stop_ids)
@@ -92,10 +92,13 @@ class PromptRows(WrittenRows):
     def samples(  # type: ignore[override]  # what `settings` returns
         self, texts: Sequence[str], *, max_new_tokens: int, **settings: Any
     ) -> list[dict[str, tf.Tensor]]:
-        """Returns two batches: one prompt, and all of them; long prompts lose their beginning."""
+        """Returns two batches to check the export on: the first prompt alone, and all prompts.
+
+        Prompts that leave too few positions for the new tokens lose their beginning.
+        """
         task = self.task
-        most = task.decoder.config.max_positions - max_new_tokens
-        ids = task._begun([x[-(most - 1) :] for x in tokenize(task.tokenizer, texts)])
+        max_prompt_length = task.decoder.config.max_positions - max_new_tokens
+        ids = task._begun([x[-(max_prompt_length - 1) :] for x in tokenize(task.tokenizer, texts)])
         batches = [padded(x, max(map(len, x)), task.stop_ids[0]) for x in (ids[:1], ids)]
         return [dict(zip(self.inputs, map(tf.constant, x), strict=True)) for x in batches]
 
@@ -110,12 +113,16 @@ class PromptAnswers(FileAnswers):
     def answer(
         self, table: Table, options: Options, *, batch_size: int, first: int = 0
     ) -> tuple[Sequence[Any], int]:
-        """Continues prompts. One that is too long loses its beginning, while `predict` raises."""
+        """Continues the prompts in the column `text`; returns records and a count of cut prompts.
+
+        A prompt that is too long loses its beginning, while `predict` raises. `options` are
+        `GenerationOptions`; `first` is the number of the first record in the whole input.
+        """
         task = self.task
-        chosen = cast(GenerationOptions, options)
-        method, longest = task.decoding_of(chosen)
-        longest, seed = task._longest(longest), chosen.seed or 0
-        strings, stop_ids = task._checked(longest, chosen.stop, seed)
+        decoding = cast(GenerationOptions, options)
+        method, longest = task.decoding_of(decoding)
+        longest, seed = task._longest(longest), decoding.seed or 0
+        strings, stop_ids = task._checked(longest, decoding.stop, seed)
         if task._runtime is not None:
             stop_ids = task._runtime.stop_ids
         ids = tokenize(task.tokenizer, table["text"])
@@ -128,7 +135,7 @@ class PromptAnswers(FileAnswers):
             stop_ids=stop_ids,
             batch_size=batch_size,
             seed=seed,
-            jit_compile=chosen.jit_compile,
+            jit_compile=decoding.jit_compile,
             first=first,
         )
         return written("continuation", texts, scores), sum(len(x) > budget for x in ids)
@@ -186,7 +193,7 @@ class CausalLM(GenerationTask):
         super().__init__(decoder, tokenizer, name=name)
         if reads_cls and tokenizer.cls_id is None:
             raise ValueError(
-                'A text is read behind the "cls" token where the tokenizer has one. '
+                'reads_cls=True requires a tokenizer with a "cls" token. '
                 f"Received: reads_cls=True, a {type(tokenizer).__name__} without it"
             )
         self.reads_cls = reads_cls
@@ -292,7 +299,7 @@ class CausalLM(GenerationTask):
 
     @property
     def remedy(self) -> str:
-        return ": a prompt loses its beginning, so that it and the new tokens fit"
+        return ": the beginning of a prompt is removed, so that it and the new tokens fit"
 
     def _continue(
         self,
@@ -304,20 +311,26 @@ class CausalLM(GenerationTask):
         stop_ids: tuple[int, ...],
         **how: Any,
     ) -> tuple[list[list[str]], np.ndarray]:
-        """Returns K continuations for the ids of each prompt, and their scores (N, K)."""
+        """Returns K continuations of each of N prompts, and their scores (N, K).
+
+        `ids` are the token ids of each prompt. Texts are truncated before the first of the stop
+        `strings`; decoding ends with one of `stop_ids`. `how`: other arguments of `write_each`.
+        """
 
         def batch(rows: np.ndarray, width: int) -> tuple[dict[str, Any], int]:
-            made = padded([ids[row] for row in rows], width, self.stop_ids[0])
-            return dict(zip(PromptRows.inputs, made, strict=True)), max_new_tokens
+            inputs = padded([ids[row] for row in rows], width, self.stop_ids[0])
+            return dict(zip(PromptRows.inputs, inputs, strict=True)), max_new_tokens
 
         def texts(rows: np.ndarray, decoded: Decoded) -> list[list[str]]:
-            before = inference.as_ragged([ids[row] for row in rows])
-            found = self._texts(before, decoded, stop_ids).numpy()
-            return [[cut(text.decode(), strings) for text in row] for row in found]
+            prompts = inference.as_ragged([ids[row] for row in rows])
+            added_texts = self._texts(prompts, decoded, stop_ids).numpy()
+            return [[cut(text.decode(), strings) for text in row] for row in added_texts]
 
         lengths = np.array([len(x) for x in ids], int)
-        most = self.decoder.config.max_positions - max_new_tokens
-        return self.write_each(lengths, most, batch, texts, method, stop_ids=stop_ids, **how)
+        max_prompt_length = self.decoder.config.max_positions - max_new_tokens
+        return self.write_each(
+            lengths, max_prompt_length, batch, texts, method, stop_ids=stop_ids, **how
+        )
 
     def stream(
         self,
@@ -371,8 +384,8 @@ class CausalLM(GenerationTask):
             seed=seed if isinstance(method, Sampling) else None,
             jit_compile=jit_compile,
         )
-        written = (number for number in numbers if number not in stop_ids)
-        return pieces(TextStream(self.tokenizer, ids.tolist(), strings), written)
+        text_ids = (number for number in numbers if number not in stop_ids)
+        return pieces(TextStream(self.tokenizer, ids.tolist(), strings), text_ids)
 
     def score(
         self, texts: str | Sequence[str], *, batch_size: int = 8, verbose: str | int = "auto"
@@ -431,13 +444,17 @@ class CausalLM(GenerationTask):
                 rows = tf.shape(prompt)[0]
                 prompt = tf.pad(prompt, [[0, tf.cast(rows == 0, tf.int32)]], constant_values="")
                 ids = self.tokenizer.encode(prompt)
-                kept = budget - self.reads_cls
-                ids = ids[:, -kept:] if kept > 0 else ids[:, :0]
+                prompt_budget = budget - self.reads_cls
+                ids = ids[:, -prompt_budget:] if prompt_budget > 0 else ids[:, :0]
                 is_empty = tf.cast(ids.row_lengths() == 0, tf.int64)
                 if self.reads_cls:
                     is_empty = tf.ones_like(is_empty)
-                begin = tf.fill([tf.reduce_sum(is_empty)], tf.constant(self._begin_id, tf.int32))
-                ids = tf.concat([tf.RaggedTensor.from_row_lengths(begin, is_empty), ids], axis=1)
+                begin_ids = tf.fill(
+                    [tf.reduce_sum(is_empty)], tf.constant(self._begin_id, tf.int32)
+                )
+                ids = tf.concat(
+                    [tf.RaggedTensor.from_row_lengths(begin_ids, is_empty), ids], axis=1
+                )
                 mask = tf.ones_like(ids).to_tensor()
             features = {"token_ids": ids.to_tensor(), "padding_mask": mask}
             features |= request_seed(method, seed, tf.shape(prompt)[0], row_numbers)
@@ -464,77 +481,91 @@ class CausalLM(GenerationTask):
 
     @property
     def _begin_id(self) -> int:
-        """Id of the token that is read before a text."""
+        """Id of the token read before a text: "cls" with `reads_cls`, else that of `stop_ids`."""
         return self.tokenizer.cls_id if self.reads_cls else self.stop_ids[0]
 
     def _longest(self, max_new_tokens: int | None) -> int:
-        """Returns `max_new_tokens`, or the default: 64, but at most half of the positions."""
-        usual = min(NEW_TOKENS, max(1, self.decoder.config.max_positions // 2))
-        return usual if max_new_tokens is None else max_new_tokens
+        """Returns `max_new_tokens`; for None the default, 64 but at most half of the positions."""
+        default = min(NEW_TOKENS, max(1, self.decoder.config.max_positions // 2))
+        return default if max_new_tokens is None else max_new_tokens
 
     def _checked(
         self, max_new_tokens: int, stop: Any, seed: int
     ) -> tuple[tuple[str, ...], tuple[int, ...]]:
-        """Checks the settings; returns the stop strings and the ids that end a text."""
+        """Checks the settings of a call; returns the strings and the token ids at which texts stop.
+
+        `stop` is one string or token id, or several. The task's own `stop_ids` are added to the
+        ids, which are sorted. Raises ValueError for a setting out of range.
+        """
         check_max_new_tokens(max_new_tokens, self.decoder.config.max_positions - 1)
         check_seed(seed)
         stop = list(stop) if isinstance(stop, list | tuple | set | np.ndarray) else [stop]
         size = self.tokenizer.vocabulary_size
-        for one in stop:
-            is_number = isinstance(one, int | np.integer) and not isinstance(one, bool)
-            is_id = is_number and 0 <= one < size
-            if not is_id and not (isinstance(one, str) and one):
+        for entry in stop:
+            is_number = isinstance(entry, int | np.integer) and not isinstance(entry, bool)
+            is_id = is_number and 0 <= entry < size
+            if not is_id and not (isinstance(entry, str) and entry):
                 raise ValueError(
-                    "`stop` is made of strings that are not empty and of ids from 0 to "
-                    f"{size - 1}. Received: {one!r}"
+                    "`stop` must contain strings that are not empty, or ids from 0 to "
+                    f"{size - 1}. Received: {entry!r}"
                 )
-        strings = tuple(one for one in stop if isinstance(one, str))
-        ids = {int(one) for one in stop if not isinstance(one, str)}
+        strings = tuple(entry for entry in stop if isinstance(entry, str))
+        ids = {int(entry) for entry in stop if not isinstance(entry, str)}
         return strings, tuple(sorted({*self.stop_ids, *ids}))
 
     def _checked_ids(self, max_new_tokens: int, stop_ids: Any, seed: int) -> tuple[int, ...]:
-        """Checks the stop ids of an export; strings raise, since its graph compares only ids."""
+        """Checks the settings of an export; returns its sorted stop ids, with the task's own.
+
+        Raises ValueError for a setting out of range, and for a string: its graph compares ids.
+        """
         strings, ids = self._checked(max_new_tokens, stop_ids, seed)
         if strings:
             raise ValueError(
-                "`stop_ids` of an export are ids: tokenizer(text) gives those of a text, and only "
-                f"`predict` stops at strings. Received: {', '.join(map(repr, strings))}"
+                "`stop_ids` of an export must be ids: tokenizer(text) returns those of a text; "
+                f"only `predict` stops at strings. Received: {', '.join(map(repr, strings))}"
             )
         return ids
 
     def _prompt_ids(self, prompts: Sequence[str | bytes], max_new_tokens: int) -> list[np.ndarray]:
-        """Returns the ids of each prompt; raises if one leaves too few positions."""
+        """Returns the token ids of each prompt, with the begin token as in `_begun`.
+
+        Raises ValueError if prompt and `max_new_tokens` together exceed the model's positions.
+        """
         ids = self._begun(tokenize(self.tokenizer, prompts))
-        most = self.decoder.config.max_positions
+        max_positions = self.decoder.config.max_positions
         for number, x in enumerate(ids):
-            if len(x) + max_new_tokens > most:
+            if len(x) + max_new_tokens > max_positions:
                 raise ValueError(
-                    "Prompt and new tokens together must not be more than the model's "
-                    f"max_positions={most}: cut the prompt, or lower max_new_tokens. Received: "
-                    f"max_new_tokens={max_new_tokens} and {len(x)} tokens in prompt {number}, "
-                    f"which begins {prompts[number][:40]!r}"
+                    "Prompt and new tokens together must not exceed the model's "
+                    f"max_positions={max_positions}: shorten the prompt, or lower max_new_tokens. "
+                    f"Received: max_new_tokens={max_new_tokens} and {len(x)} tokens in prompt "
+                    f"{number}, which begins {prompts[number][:40]!r}"
                 )
         return ids
 
     def _begun(self, ids: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Prepends the token that is read before a text, to all prompts or only to empty ones."""
+        """Prepends `_begin_id` to the ids of each prompt with `reads_cls`, else of empty ones."""
         begin = np.array([self._begin_id], "int32")
         return [np.append(begin, x) if self.reads_cls or not len(x) else x for x in ids]
 
     def _texts(
         self, prompt_ids: tf.RaggedTensor, decoded: Any, stop_ids: Sequence[int]
     ) -> tf.Tensor:
-        """Returns the continuations as (B, K) strings."""
+        """Returns the texts that K decoded results add to each of B prompts, (B, K) strings.
+
+        `prompt_ids` are (B, ragged); `decoded` are `Decoded` tensors. Tokens in `stop_ids` are
+        left out.
+        """
         with tf.device("CPU"):
             shape = tf.shape(decoded.scores)
             index = tf.repeat(tf.range(shape[0]), shape[1])
             repeated = tf.gather(prompt_ids.with_row_splits_dtype(tf.int64), index)
-            new = self.new_ids(decoded, stop_ids)
-            return tf.reshape(continuations(self.tokenizer, repeated, new), shape)
+            new_ids = self.new_ids(decoded, stop_ids)
+            return tf.reshape(continuations(self.tokenizer, repeated, new_ids), shape)
 
 
 def _end_id(tokenizer: Tokenizer) -> int:
-    """Returns the id of "sep", or of GPT-2's "eos"."""
+    """Returns the id of the token that ends a text: "sep", else "eos"; None without both."""
     if tokenizer.sep_id is None and "eos" in tokenizer.special_tokens:
         return tokenizer.token_to_id(tokenizer.special_tokens["eos"])
     return tokenizer.sep_id

@@ -38,13 +38,13 @@ def continuations(
         array([b'less bird'], dtype=object)
     """
     with tf.device("CPU"):
-        before = tokenizer.decode(prompts)
-        whole = tokenizer.decode(tf.concat([prompts, new], axis=1))
-        lengths = tf.strings.length(before)
-        continues = tf.strings.substr(whole, tf.zeros_like(lengths), lengths) == before
-        at = tf.minimum(lengths, tf.strings.length(whole))
-        rest = tf.strings.substr(whole, at, tf.strings.length(whole) - at)
-        return tf.where(continues, rest, tokenizer.decode(new))
+        prompt_texts = tokenizer.decode(prompts)
+        full_texts = tokenizer.decode(tf.concat([prompts, new], axis=1))
+        lengths = tf.strings.length(prompt_texts)
+        continues = tf.strings.substr(full_texts, tf.zeros_like(lengths), lengths) == prompt_texts
+        starts = tf.minimum(lengths, tf.strings.length(full_texts))
+        added_texts = tf.strings.substr(full_texts, starts, tf.strings.length(full_texts) - starts)
+        return tf.where(continues, added_texts, tokenizer.decode(new))
 
 
 def cut(text: str, stop: Sequence[str]) -> str:
@@ -54,8 +54,8 @@ def cut(text: str, stop: Sequence[str]) -> str:
         >>> cut("one. two. three", ["two", "three"])
         'one. '
     """
-    places = [text.find(string) for string in stop if string in text]
-    return text[: min(places, default=len(text))]
+    positions = [text.find(string) for string in stop if string in text]
+    return text[: min(positions, default=len(text))]
 
 
 class TextStream:
@@ -92,23 +92,23 @@ class TextStream:
         """Adds a token and returns the text that has become final with it."""
         self._ids.append(int(token_id))
         certain = self._certain(self._text())
-        found = cut(certain, self._stop)
-        if found != certain:
+        final_text = cut(certain, self._stop)
+        if final_text != certain:
             self.ended = True
-            return self._give(found)
+            return self._give(final_text)
         # The end of the certain text may be the beginning of a stop string.
-        held = max(
+        num_held_back = max(
             (n for s in self._stop for n in range(1, len(s)) if certain.endswith(s[:n])), default=0
         )
-        return self._give(certain[: len(certain) - held])
+        return self._give(certain[: len(certain) - num_held_back])
 
     def finish(self) -> str:
         """Returns the remaining text, when no more tokens follow."""
         return "" if self.ended else self._give(cut(self._text(), self._stop))
 
     def _text(self) -> str:
-        new = tf.ragged.constant([self._ids], tf.int32)
-        return continuations(self._tokenizer, self._prompt, new).numpy()[0].decode()
+        new_ids = tf.ragged.constant([self._ids], tf.int32)
+        return continuations(self._tokenizer, self._prompt, new_ids).numpy()[0].decode()
 
     def _certain(self, text: str) -> str:
         if self._tokenizer.kind == "wordpiece":
@@ -116,19 +116,22 @@ class TextStream:
         return text.rstrip(_REPLACEMENT)  # a character whose remaining bytes are still to come
 
     def _give(self, text: str) -> str:
-        new = text[self._given :]
+        new_text = text[self._given :]
         self._given = max(self._given, len(text))
-        return new
+        return new_text
 
 
 def pieces(stream: TextStream, token_ids: Iterator[int]) -> Iterator[str]:
-    """Yields the non-empty pieces of text, until the tokens or the text end."""
+    """Yields the text that each token makes final in `stream`, without empty strings.
+
+    Ends after the last token, or once a stop string occurs.
+    """
     for token_id in token_ids:
         piece = stream.add(token_id)
         if piece:
             yield piece
         if stream.ended:
             return
-    rest = stream.finish()
-    if rest:
-        yield rest
+    last_piece = stream.finish()
+    if last_piece:
+        yield last_piece

@@ -20,7 +20,7 @@ from kbert.tokenizers.base import Tokenizer
 
 
 class Likelihood:
-    """Implementation of `CausalLM.score`.
+    """Function that scores texts with a decoder, for `CausalLM.score`.
 
     Args:
         decoder: a `kbert.Decoder`.
@@ -37,36 +37,40 @@ class Likelihood:
     def __call__(
         self, texts: Sequence[str | bytes], batch_size: int, verbose: str | int
     ) -> dict[str, np.ndarray]:
-        """Scores texts; arguments and result are those of `CausalLM.score`."""
+        """Returns "log_likelihood", "tokens" and "perplexity", (N,); see `CausalLM.score`."""
         ids = [np.append(self._begin_id, x) for x in tokenize(self._tokenizer, texts)]
-        most = self._decoder.config.max_positions
+        max_positions = self._decoder.config.max_positions
         # The last token that one part predicts is the first that the next part reads.
-        parts, count = text_windows(inference.as_ragged(ids), most + 1, most)
-        lengths = parts.row_lengths().numpy() - 1
+        windows, count = text_windows(inference.as_ragged(ids), max_positions + 1, max_positions)
+        lengths = windows.row_lengths().numpy() - 1
         owners = np.repeat(np.arange(len(texts)), count)
-        sums, done = np.zeros(len(texts)), 0
-        rows = inference.token_rows(lengths, ids=parts)
+        sums, windows_done = np.zeros(len(texts)), 0
+        rows = inference.token_rows(lengths, ids=windows)
         with Progress("", len(rows), " examples", verbose=verbose) as bar:
-            for index, found in self._runner.each(rows, batch_size):
-                np.add.at(sums, owners[index], found)
-                done += len(index)
-                bar.show(done)
+            for index, log_likelihoods in self._runner.each(rows, batch_size):
+                np.add.at(sums, owners[index], log_likelihoods)
+                windows_done += len(index)
+                bar.show(windows_done)
         counts = np.bincount(owners, lengths, minlength=len(texts)).astype(int)
         perplexity = np.exp(-sums / np.maximum(counts, 1))
         return {"log_likelihood": sums, "tokens": counts, "perplexity": perplexity}
 
     def _shifted(self, columns: dict[str, Any]) -> dict[str, Any]:
-        """Returns inputs and targets shifted by one, (B, T), padded to few different widths."""
-        whole = columns["ids"].to_tensor(self._begin_id)
-        read = tf.maximum(tf.shape(whole)[1] - 1, 1)
-        width = tf.minimum(-(-read // WIDTH) * WIDTH, self._decoder.config.max_positions)
-        more = [[0, 0], [0, width + 1 - tf.shape(whole)[1]]]
-        whole = tf.pad(whole, more, constant_values=self._begin_id)
+        """Returns "token_ids", "targets" and "weights" (B, T) from the ragged column "ids".
+
+        Targets are the ids shifted by one; weights are 0 at padding. T is a multiple of 16, or the
+        decoder's `max_positions`.
+        """
+        ids = columns["ids"].to_tensor(self._begin_id)
+        num_inputs = tf.maximum(tf.shape(ids)[1] - 1, 1)
+        width = tf.minimum(-(-num_inputs // WIDTH) * WIDTH, self._decoder.config.max_positions)
+        padding = [[0, 0], [0, width + 1 - tf.shape(ids)[1]]]
+        ids = tf.pad(ids, padding, constant_values=self._begin_id)
         weights = tf.sequence_mask(columns["ids"].row_lengths() - 1, width, tf.float32)
-        return {"token_ids": whole[:, :-1], "targets": whole[:, 1:], "weights": weights}
+        return {"token_ids": ids[:, :-1], "targets": ids[:, 1:], "weights": weights}
 
     def _log_probabilities(self, features: Tensors) -> Tensor:
-        """Returns the log-probability of each row, (B,): the sum over its targets."""
+        """Returns the log-probability of each row, (B,): the weighted sum over its targets."""
         sequence = self._decoder({"token_ids": features["token_ids"]})["sequence"]
         losses = ops.sparse_categorical_crossentropy(
             features["targets"], self._decoder.logits(sequence), from_logits=True

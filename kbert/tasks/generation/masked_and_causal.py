@@ -85,17 +85,21 @@ class MaskedAndCausal(Pretraining):
         return {"z_loss": self.z_loss}
 
     def terms(self, logits: Tensors, batch: Tensors) -> Terms:
-        found, labels, weights = logits["masked_lm"], batch["mask_ids"], batch["mask_weights"]
-        losses = {"prediction_loss": cross_entropy(found, labels, weights)}
+        token_logits, labels, weights = (
+            logits["masked_lm"],
+            batch["mask_ids"],
+            batch["mask_weights"],
+        )
+        losses = {"prediction_loss": cross_entropy(token_logits, labels, weights)}
         if self.z_loss:
-            squares, count = z_loss(found, weights)
+            squares, count = z_loss(token_logits, weights)
             losses["z_loss"] = (self.z_loss * squares, count)
         # `causal_mask` at the position that predicts a token is 1 in causal rows or examples.
         causal = ops.take_along_axis(batch["causal_mask"], batch["mask_positions"], axis=1)
         causal = ops.cast(causal, "float32")  # (B, P)
         metrics = {}
         for name, kind in (("mlm", 1.0 - causal), ("lm", causal)):
-            answers = (found, labels, weights * kind)
+            answers = (token_logits, labels, weights * kind)
             metrics[f"{name}_loss"] = cross_entropy(*answers)
             metrics[f"{name}_accuracy"] = accuracy(*answers)
         return losses, metrics
@@ -104,8 +108,8 @@ class MaskedAndCausal(Pretraining):
         super().check_batch(batch)
         if "causal_mask" not in batch:
             raise ValueError(
-                "A batch for this task must hold causal_mask: make the dataset with "
-                f"causal_share=1/16 or another. Received: {', '.join(sorted(batch))}"
+                "A batch for this task must contain causal_mask: make the dataset with a "
+                f"causal_share, such as 1/16. Received: {', '.join(sorted(batch))}"
             )
 
     def causal_lm(self) -> CausalLM:
@@ -124,13 +128,14 @@ class MaskedAndCausal(Pretraining):
         return self.causal_lm().predict(prompts, **settings)
 
     def save_to_preset(self, path: PathLike, format: str = "kbert", **options: Any) -> None:
-        """Like `Task.save_to_preset`, in kbert's format only.
+        """Writes the task like `Task.save_to_preset`; raises ValueError for a format but "kbert".
 
         Other libraries fill a mask at its own position.
         """
         if format != "kbert":
             raise ValueError(
-                "No other library fills a mask at the place before it: save the encoder alone, or "
-                f'the task that `causal_lm` gives. Received: format="{format}"'
+                'format must be "kbert": no other library predicts a mask from the position before '
+                "it. Save the encoder alone, or the task that `causal_lm` returns. "
+                f'Received: format="{format}"'
             )
         super().save_to_preset(path, format, **options)

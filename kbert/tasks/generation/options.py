@@ -13,7 +13,7 @@ class GenerationOptions(DecodingOptions):
 
     stop: tuple[str, ...] = option(
         (),
-        help="Where a continuation ends too: it is cut off before this text. May be repeated.",
+        help="Text that also ends a continuation, which is cut off before it. May be repeated.",
         repeated=True,
     )
 

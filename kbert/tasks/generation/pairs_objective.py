@@ -46,14 +46,14 @@ class PairsSettings(StepsSettings):
     )
     max_length: int | None = option(
         None,
-        help="Tokens of a sentence at most, its end among them; pairs with longer ones are left "
-        "out. Default: the model's positions.",
+        help="Maximum tokens in a sentence, including its end token; pairs with longer sentences "
+        "are left out. Default: the model's positions.",
         at_least=1,
     )
     num_shapes: int = option(
         NUM_SHAPES,
-        help="Different shapes of batches at most. A compiled step is compiled once for each; with "
-        "fewer there is more padding.",
+        help="Maximum number of batch shapes. A compiled step is compiled once for each; fewer "
+        "shapes need more padding.",
         at_least=1,
     )
     beam_width: int = option(
@@ -142,44 +142,53 @@ class PairsObjective(StepsObjective):
 
     @property
     def row_multiple(self) -> int:
-        """Divisor of a host's rows per batch: its devices times the micro-batches."""
+        """Number by which a host's rows of a batch are divisible: devices times micro-batches."""
         with scope_of(self.task):
             strategy = current_strategy()
-        parts = self.model.micro_batches if self.is_compiled else self.options.micro_batches
-        return strategy.num_replicas // strategy.num_hosts * parts
+        micro_batches = self.model.micro_batches if self.is_compiled else self.options.micro_batches
+        return strategy.num_replicas // strategy.num_hosts * micro_batches
 
     def _check(self, length: int, longest: int) -> None:
+        """Raises ValueError if the settings of lengths do not fit the model or the devices.
+
+        `length` is `max_length` or its default; `longest` is the model's max_positions.
+        """
         if length > longest:
             raise ValueError(
-                "No sentence may be longer than the model's max_positions. Received: "
+                "max_length must be at most the model's max_positions. Received: "
                 f"max_length={length}, max_positions={longest}"
             )
         if self.options.max_tokens < length * self.row_multiple:
             raise ValueError(
-                "`max_tokens` must hold a row of `max_length` tokens (the model's max_positions "
-                "where it is not given) for each device and micro-batch. Received: "
+                "`max_tokens` must be at least `max_length` (default: the model's max_positions) "
+                "for each device and micro-batch. Received: "
                 f"max_tokens={self.options.max_tokens}, {self.row_multiple} x {length} tokens"
             )
         self.dataset(self.plan[0], "train")  # raises for what it does not accept
 
     def _identity(self) -> dict[str, Any]:
-        """Returns what identifies the training pairs, independent of the paths of their files."""
+        """Returns a dict that identifies the training pairs, without paths and times of files."""
         pairs = self.pairs["train"]
         if not isinstance(pairs, Pairs):
             sides = (self._encoded["train"].source, self._encoded["train"].target)
-            parts = [part for side in sides for part in (side.ids.numpy(), side.lengths)]
-            return {"checksum": fingerprints.crc32(parts)}
-        said = pairs.identity()
-        if "files" in said:
-            del said["name"]
-            moved = ("name", "mtime_ns")
-            said["files"] = [
-                {k: x for k, x in file.items() if k not in moved} for file in said["files"]
+            arrays = [array for side in sides for array in (side.ids.numpy(), side.lengths)]
+            return {"checksum": fingerprints.crc32(arrays)}
+        identity = pairs.identity()
+        if "files" in identity:
+            del identity["name"]
+            volatile_keys = ("name", "mtime_ns")
+            identity["files"] = [
+                {k: x for k, x in file.items() if k not in volatile_keys}
+                for file in identity["files"]
             ]
-        return said
+        return identity
 
     def _bleu(self) -> Callable[[], dict[str, float]]:
-        """Returns a function that computes BLEU; raises now if a source cannot be translated."""
+        """Returns a function that translates the held-out pairs and returns {"bleu": score}.
+
+        Without held-out data the function returns {}. Raises ValueError now if there are no
+        held-out pairs, or a source is too long for the model.
+        """
         held_out = self.pairs["held_out"]
         if held_out is None:
             return dict

@@ -15,7 +15,7 @@ from kbert.decoding import stream
 
 
 class TokenStream:
-    """Token stream behind `CausalLM.stream`.
+    """Function that yields the new tokens of a decoder one by one, for `CausalLM.stream`.
 
     Args:
         decoder: a `kbert.Decoder`.
@@ -35,29 +35,29 @@ class TokenStream:
         jit_compile: bool = False,
         **settings: Any,
     ) -> Iterator[int]:
-        """Streams the tokens that follow a prompt.
+        """Returns an iterator over the token ids that follow a prompt, stop token included.
 
         Args:
             token_ids: (1, P) ids of the prompt.
             padding_mask: (1, P) mask of the prompt: 1 for tokens, 0 for padding.
             max_new_tokens: most new tokens.
-            jit_compile: whether XLA compiles.
+            jit_compile: whether XLA compiles on TensorFlow; JAX always does.
             **settings: other arguments of `kbert.decoding.stream`.
         """
-        made: dict[str, Any] = {"jit_compile": jit_compile}
-        which = (jit_compile, getattr(self._decoder, "traced_variant", None))
-        if which not in self._steps:
-            self._steps[which] = tensor_function(self._decoder.step, self._decoder, **made)
-        key = (max_new_tokens, *which)
+        options: dict[str, Any] = {"jit_compile": jit_compile}
+        step_key = (jit_compile, getattr(self._decoder, "traced_variant", None))
+        if step_key not in self._steps:
+            self._steps[step_key] = tensor_function(self._decoder.step, self._decoder, **options)
+        key = (max_new_tokens, *step_key)
         if key not in self._prefills:
             self._prefills[key] = tensor_function(
                 lambda ids, mask: self._decoder.prefill(ids, mask, max_new_tokens),
                 self._decoder,
-                **made,
+                **options,
             )
         inputs = (ops.convert_to_tensor(x) for x in (token_ids, padding_mask))
         logits, cache = self._prefills[key](*inputs)
-        step = self._steps[which]
+        step = self._steps[step_key]
         tokens = stream(step, logits, cache, max_new_tokens=max_new_tokens, **settings)
         return (int(ids[0]) for ids in tokens)
 
@@ -73,7 +73,8 @@ def tensor_function(
         jit_compile: whether XLA compiles on TensorFlow; JAX always does.
 
     Returns:
-        The compiled function. It is traced or compiled for each new shape.
+        The compiled function, which is traced or compiled for each new shape. On a backend other
+        than TensorFlow and JAX, `function` itself.
     """
     backend = keras.backend.backend()
     if backend == "tensorflow" and jit_compile:

@@ -15,7 +15,10 @@ from kbert.training.step.state import replicas_of
 
 
 def holds_pairs(data: Any, targets: Sequence[str] | None) -> bool:
-    """Whether the data are pairs of strings, not batches (a dataset or a dict of arrays)."""
+    """Returns whether `data` are sentence pairs, or sources for `targets`, and not batches.
+
+    Batches are a `tf.data.Dataset`, or a dict of arrays with "encoder_token_ids".
+    """
     is_rows = isinstance(data, list | tuple | EncodedPairs | Pairs)
     is_batch = isinstance(data, Mapping) and "encoder_token_ids" in data
     return targets is not None or is_rows or (has_columns(data) and not is_batch)
@@ -30,7 +33,7 @@ def pair_batches(
     max_length: int | None = None,
     **options: Any,
 ) -> tf.data.Dataset:
-    """Makes batches of pairs whose rows divide by the task's devices and micro-batches.
+    """Returns batches of sentence pairs; their rows divide by devices times micro-batches.
 
     Args:
         task: a `Translator`.
@@ -50,8 +53,8 @@ def pair_batches(
         max_length = min(task.model.max_length, max_tokens // row_multiple)
     if max_length > task.model.max_length:
         raise ValueError(
-            f"No text may be longer than the {task.model.max_length} tokens that the model reads, "
-            f"its end among them. Received: max_length={max_length}"
+            f"max_length must be at most {task.model.max_length} (the model's maximum, including "
+            f"the end token). Received: max_length={max_length}"
         )
     return translation_dataset(
         pairs_of(data, targets),
@@ -64,7 +67,11 @@ def pair_batches(
 
 
 def pairs_of(data: Any, targets: Sequence[str] | None = None) -> Any:
-    """Returns pairs of strings from pairs, columns, or sources with their targets."""
+    """Returns (source, target) pairs of strings from pairs, columns, or sources and targets.
+
+    Without `targets`, a tuple of length 2 is read as sources and targets. Columns are `first` and
+    `second`. Raises ValueError unless sources and targets are equally many.
+    """
     if targets is None and isinstance(data, tuple) and len(data) == 2:
         data, targets = data
     pairs = data if targets is None else _zipped(data, targets)
@@ -86,10 +93,11 @@ def held_out_batches(task: Any, data: Any, max_tokens: int) -> Any:
 
 
 def _zipped(sources: Any, targets: Tensor) -> list[tuple[Any, Any]]:
+    """Returns the pairs (source, target); raises ValueError if their numbers differ."""
     sources, targets = list(each_text(sources, "sources")), list(each_text(targets, "targets"))
     if len(sources) != len(targets):
         raise ValueError(
-            "Every source has its target: there must be as many of both. "
+            "sources and targets must have the same length. "
             f"Received: {len(sources)} sources, {len(targets)} targets"
         )
     return list(zip(sources, targets, strict=True))

@@ -82,12 +82,12 @@ class SourceRows(WrittenRows):
             ValueError: a setting is out of range.
         """
         limit = self.task._max_new_tokens
-        most = limit if max_new_tokens is None else max_new_tokens
-        check_max_new_tokens(most, limit)
-        return self.settings_of(method, most, self.task.stop_ids)
+        new_tokens = limit if max_new_tokens is None else max_new_tokens
+        check_max_new_tokens(new_tokens, limit)
+        return self.settings_of(method, new_tokens, self.task.stop_ids)
 
     def samples(self, texts: Sequence[str], **settings: Any) -> list[dict[str, tf.Tensor]]:
-        """Returns two batches: one source, and all of them; long sources are truncated."""
+        """Returns two batches to check the export on: the first source, and all, truncated."""
         task = self.task
         sources = tokenize(task.tokenizer, [_stripped(text) for text in texts])
         ids = [x[: task._max_new_tokens] for x in sources]
@@ -105,16 +105,20 @@ class SourceAnswers(FileAnswers):
     def answer(
         self, table: Table, options: Options, *, batch_size: int, first: int = 0
     ) -> tuple[Sequence[Any], int]:
-        """Translates sources. One that is too long is truncated, while `predict` raises."""
+        """Translates the column `text`; returns records and the number of truncated sources.
+
+        A source that is too long is truncated, while `predict` raises. `options` are
+        `TranslationOptions`; `first` is the number of the first record in the whole input.
+        """
         task = self.task
         decoding = cast(DecodingOptions, options)
         method, max_new_tokens = task.decoding_of(decoding)
         if max_new_tokens is not None:
             check_max_new_tokens(max_new_tokens, task._max_new_tokens)
         sources = tokenize(task.tokenizer, [_stripped(text) for text in table["text"]])
-        most = task.seq2seq.max_length - 1
+        limit = task.seq2seq.max_length - 1
         translations, scores = task._translate(
-            [ids[:most] for ids in sources],
+            [ids[:limit] for ids in sources],
             method,
             max_new_tokens,
             batch_size=batch_size,
@@ -122,7 +126,7 @@ class SourceAnswers(FileAnswers):
             jit_compile=decoding.jit_compile,
             first=first,
         )
-        return written("translation", translations, scores), sum(len(x) > most for x in sources)
+        return written("translation", translations, scores), sum(len(x) > limit for x in sources)
 
 
 class Translator(GenerationTask):
@@ -179,12 +183,12 @@ class Translator(GenerationTask):
         super().__init__(seq2seq, tokenizer, name=name)
         if tokenizer.cls_id is None:
             raise ValueError(
-                'A target starts with the "cls" token, named in the tokenizer\'s special_tokens. '
+                'The tokenizer\'s special_tokens must name a "cls" token, which begins a target. '
                 f"Received: a {type(tokenizer).__name__} without one"
             )
         if not 0 <= label_smoothing < 1:
             raise ValueError(
-                "`label_smoothing` must be from 0 to below 1. "
+                "`label_smoothing` must be at least 0 and less than 1. "
                 f"Received: label_smoothing={label_smoothing!r}"
             )
         self.seq2seq = seq2seq
@@ -215,9 +219,11 @@ class Translator(GenerationTask):
         total, warmup = 10 * TRANSFORMER_WARMUP, TRANSFORMER_WARMUP
         if total_steps is not None:
             total, warmup = total_steps, max(1, default_warmup(total_steps, TRANSFORMER_WARMUP))
-        usual: dict[str, Any] = dict(TRANSFORMER)
-        schedule = WarmupDecay(usual.pop("learning_rate"), total, warmup, decay=usual.pop("decay"))
-        return AdamW(schedule, **usual)
+        defaults: dict[str, Any] = dict(TRANSFORMER)
+        schedule = WarmupDecay(
+            defaults.pop("learning_rate"), total, warmup, decay=defaults.pop("decay")
+        )
+        return AdamW(schedule, **defaults)
 
     def make_objective(  # type: ignore[override]  # targets where others have labels
         self,
@@ -236,15 +242,15 @@ class Translator(GenerationTask):
             pairs = pairs_of(data, targets)
             return PairsObjective(self, pairs, validation_data=held_out, **settings)
         names = ("max_tokens", "max_length", "seed")
-        how = {name: settings.pop(name) for name in names if name in settings}
-        how = {"max_tokens": MAX_TOKENS, **how}
+        batch_options = {name: settings.pop(name) for name in names if name in settings}
+        batch_options = {"max_tokens": MAX_TOKENS, **batch_options}
         epochs = settings.get("epochs", 1)
-        batches = pair_batches(self, data, targets, epochs=epochs, **how)
+        batches = pair_batches(self, data, targets, epochs=epochs, **batch_options)
         if settings.get("steps_per_epoch") is None:
             settings["steps_per_epoch"] = int(batches.cardinality()) // epochs
         if validation_data is not None:
-            most = how["max_tokens"]
-            settings["validation_data"] = held_out_batches(self, validation_data, most)
+            max_tokens = batch_options["max_tokens"]
+            settings["validation_data"] = held_out_batches(self, validation_data, max_tokens)
         return super().make_objective(batches, **settings)
 
     def fit(  # type: ignore[override]  # pairs where Keras has x and y
@@ -312,7 +318,10 @@ class Translator(GenerationTask):
     def _without_heads(
         cls, checkpoint: Checkpoint, tokenizer: TokenizerLike, dtype: DType, strict: bool
     ) -> keras.Model:
-        """Initialises both sides from an encoder's folder, see `Seq2Seq.from_encoder`."""
+        """Returns a `Seq2Seq` whose two sides start with the weights of a folder's encoder.
+
+        `checkpoint` is the content of the folder; with `strict` all of its weights must fit.
+        """
         checkpoint.expect(EncoderConfig)
         encoder = load_encoder(checkpoint, tokenizer, dtype, strict=strict, pooler=False)
         return Seq2Seq.from_encoder(encoder)
@@ -388,7 +397,11 @@ class Translator(GenerationTask):
         max_new_tokens: int | None,
         **how: Any,
     ) -> tuple[list[list[str]], np.ndarray]:
-        """Returns K translations for the ids of each source, and their scores (N, K)."""
+        """Returns K translations of each of N sources, and their scores (N, K).
+
+        `sources` are the token ids of each source, without the end token. `how`: other arguments
+        of `write_each`.
+        """
 
         def batch(rows: np.ndarray, width: int) -> tuple[dict[str, Any], int]:
             longest = max_new_tokens or min(width + LONGER, self._max_new_tokens)
@@ -401,7 +414,7 @@ class Translator(GenerationTask):
         return self.write_each(lengths, self.seq2seq.max_length, batch, texts, method, **how)
 
     def source_ids(self, texts: Sequence[str | bytes]) -> list[np.ndarray]:
-        """Tokenizes sources, without the end token.
+        """Returns the token ids of each source, without the end token.
 
         White space around a text is removed: for byte-level tokens a line with its line break would
         be another text.
@@ -427,27 +440,35 @@ class Translator(GenerationTask):
         return self.seq2seq.max_length - 1
 
     def _check_lengths(self, lengths: Any, texts: Sequence[str | bytes]) -> None:
-        most = self.seq2seq.max_length
-        wrong = np.flatnonzero(lengths > most)
-        if len(wrong):
-            first = wrong[0]
+        """Raises ValueError if a source has more tokens than the model supports.
+
+        `lengths` (N,) are the numbers of tokens of `texts`, including the end token.
+        """
+        max_length = self.seq2seq.max_length
+        too_long = np.flatnonzero(lengths > max_length)
+        if len(too_long):
+            first = too_long[0]
             start = texts[first][:40]
             raise ValueError(
-                f"A source must have at most {most - 1} tokens, for the model reads {most} and its "
-                f"end is one of them; split it into sentences. Received: {lengths[first] - 1} "
-                f"tokens in text {first}, which begins {start!r}; {len(wrong)} of "
+                f"A source must have at most {max_length - 1} tokens (the model's maximum is "
+                f"{max_length}, including the end token): split it into sentences. "
+                f"Received: {lengths[first] - 1} "
+                f"tokens in text {first}, which begins {start!r}; {len(too_long)} of "
                 f"{len(texts)} are too long"
             )
 
     def _features(self, sources: Any, width: int) -> dict[str, np.ndarray]:
-        """Makes a batch from the ids of sources, which come without their end token."""
+        """Returns the encoder's token ids and padding mask, (B, width) int32 each.
+
+        `sources` are the token ids of each source; the end token is appended here.
+        """
         pad_id = self.tokenizer.sep_id if self.tokenizer.pad_id is None else self.tokenizer.pad_id
         rows = [np.append(ids, self.tokenizer.sep_id) for ids in sources]
         ids, mask = padded(rows, width, pad_id)
         return {"encoder_token_ids": ids, "encoder_padding_mask": mask}
 
     def _texts(self, decoded: Any) -> tf.Tensor:
-        """Returns the translations as (B, K) strings."""
+        """Returns the texts of `Decoded` tokens, stripped of white space, as (B, K) strings."""
         with tf.device("CPU"):
             # Byte-level tokens begin with the space before a word, even before the first word.
             texts = tf.strings.strip(self.tokenizer.decode(self.new_ids(decoded)))
@@ -470,8 +491,8 @@ class Translator(GenerationTask):
             model is truncated at its end, while `predict` raises.
         """
         check_method(method)
-        most = self._max_new_tokens if max_new_tokens is None else max_new_tokens
-        check_max_new_tokens(most, self._max_new_tokens)
+        new_tokens = self._max_new_tokens if max_new_tokens is None else max_new_tokens
+        check_max_new_tokens(new_tokens, self._max_new_tokens)
         if seed is not None:
             check_seed(seed)
 
@@ -484,11 +505,11 @@ class Translator(GenerationTask):
                 text = tf.pad(text, [[0, tf.cast(rows == 0, tf.int32)]], constant_values="")
                 ids = self.tokenizer.encode(tf.strings.strip(text))[:, : self._max_new_tokens]
                 ends = tf.fill([tf.shape(text)[0], 1], self.tokenizer.sep_id)
-                whole = tf.concat([ids, ends], axis=1)
-                mask = tf.ones_like(whole).to_tensor()
-            features = {"encoder_token_ids": whole.to_tensor(), "encoder_padding_mask": mask}
+                source_ids = tf.concat([ids, ends], axis=1)
+                mask = tf.ones_like(source_ids).to_tensor()
+            features = {"encoder_token_ids": source_ids.to_tensor(), "encoder_padding_mask": mask}
             features |= request_seed(method, seed, tf.shape(text)[0], row_numbers)
-            decoded = self.decode(features, method, most)
+            decoded = self.decode(features, method, new_tokens)
             is_empty = (ids.row_lengths() == 0)[:, None]
             return {
                 "translation": tf.where(is_empty, "", self._texts(decoded))[:rows],
@@ -497,7 +518,7 @@ class Translator(GenerationTask):
 
         def tokens(text: tf.Tensor) -> tf.Tensor:
             source = text_tokens(self.seq2seq.max_length)(text)
-            return (source + most) * num_beams(method)
+            return (source + new_tokens) * num_beams(method)
 
         spec = [tf.TensorSpec([None], tf.string, "text")]
         entry = Signature(translate, spec, tokens, too_long="cut", numbered=True)

@@ -67,22 +67,23 @@ def adapt(
     """
     folder = locate(folder)
     checkpoint = read_checkpoint(folder).expect(EncoderConfig)
-    before = cast(Tokenizer, load_tokenizer(folder))  # an encoder's, so not one of characters
-    known = before.vocabulary_size
-    if tokenizer.vocabulary[:known] != before.vocabulary:
+    # The tokenizer is an encoder's, so not one of characters.
+    old_tokenizer = cast(Tokenizer, load_tokenizer(folder))
+    old_size = old_tokenizer.vocabulary_size
+    if tokenizer.vocabulary[:old_size] != old_tokenizer.vocabulary:
         raise ValueError(
             "The corpus must be prepared with the preset's vocabulary; more entries may follow at "
             f"its end. Received: a tokenizer of {tokenizer.vocabulary_size} entries, and "
-            f"{os.fspath(folder)} with {known}, which differ before the end"
+            f"{os.fspath(folder)} with {old_size}, which differ before the end"
         )
-    _check_reads_alike(before, tokenizer, folder)
+    _check_reads_alike(old_tokenizer, tokenizer, folder)
     config, arrays = extend_vocabulary(
         checkpoint.config,
         checkpoint.arrays,
         tokenizer.vocabulary_size,
-        _pieces(before, tokenizer),
+        _pieces(old_tokenizer, tokenizer),
         seed=seed,
-        known=known,
+        known=old_size,
     )
     config = config.replace(**(changes or {}))
     with without_drawing():
@@ -91,20 +92,23 @@ def adapt(
             encoder.weights_from = os.fspath(folder)
         task = make_task(encoder, tokenizer)
         for prefix, part in task.parts.items():
-            found = {n: a for n, a in arrays.items() if n.startswith(f"{prefix}/")}
-            if found:
-                set_arrays(part, prefix, found, os.fspath(folder))
+            part_arrays = {n: a for n, a in arrays.items() if n.startswith(f"{prefix}/")}
+            if part_arrays:
+                set_arrays(part, prefix, part_arrays, os.fspath(folder))
             else:
                 logging.warning("%s has no %s: it is newly initialised", os.fspath(folder), prefix)
     return task
 
 
 def _check_reads_alike(before: Any, tokenizer: Tokenizer, folder: PathLike) -> None:
-    """Raises if the tokenizers read text differently: the old rows would lose their meaning."""
+    """Raises ValueError if the tokenizers split text differently, apart from new entries.
+
+    The old rows of the token table would lose their meaning then. `before` is the folder's.
+    """
     had, has = _reading(before), _reading(tokenizer)
     if had != has:
         raise ValueError(
-            "The corpus must be prepared with the preset's way to read text. Received: a "
+            "The corpus must be prepared with the settings of the preset's tokenizer. Received: a "
             f"tokenizer with {_show(has, had)}, and {os.fspath(folder)} with {_show(had, has)}"
         )
 
@@ -123,7 +127,10 @@ def _show(options: Mapping[str, Any], other: Any) -> str:
 
 
 def _pieces(before: Any, tokenizer: Tokenizer) -> Any:
-    """Returns {new id: ids of the subwords that the entry was split into before}."""
+    """Returns new id -> ids of the subwords that `before`, the folder's tokenizer, splits it into.
+
+    New ids are those of `tokenizer` after the last of `before`.
+    """
     ids = {piece: i for i, piece in enumerate(before.vocabulary)}
     added = tokenizer.vocabulary[len(ids) :]
     is_wordpiece = before.kind == "wordpiece"
@@ -131,19 +138,22 @@ def _pieces(before: Any, tokenizer: Tokenizer) -> Any:
     texts = added if is_wordpiece else [tokenizer.decode([[i]])[0] for i in new_ids]
     words = before.encode(texts).to_list() if added else []
     split = {}
-    for new, entry, word in zip(new_ids, added, words, strict=True):
+    for new_id, entry, word in zip(new_ids, added, words, strict=True):
         inside = is_wordpiece and entry.startswith("##") and entry != "##"
-        split[new] = _inside_a_word(entry[2:], ids, before.unk_id) if inside else word
-    return {new: pieces for new, pieces in split.items() if pieces}
+        split[new_id] = _inside_a_word(entry[2:], ids, before.unk_id) if inside else word
+    return {new_id: pieces for new_id, pieces in split.items() if pieces}
 
 
 def _inside_a_word(text: str, ids: Any, unk_id: int) -> list[int]:
-    """Splits text by longest match first, as WordPiece does after a word's first subword."""
-    found = []
+    """Returns the ids of a text's subwords, as WordPiece splits it after a word's first subword.
+
+    The longest match comes first. `ids` are entry -> id; [`unk_id`] if a part has no match.
+    """
+    piece_ids = []
     while text:
         size = next((n for n in range(len(text), 0, -1) if f"##{text[:n]}" in ids), 0)
         if not size:
             return [unk_id]  # WordPiece makes the whole word unknown
-        found.append(ids[f"##{text[:size]}"])
+        piece_ids.append(ids[f"##{text[:size]}"])
         text = text[size:]
-    return found
+    return piece_ids

@@ -87,17 +87,17 @@ class BidirectionalLM(RemembersRows):
         seed: int = 0,
         name: str = "bidirectional_lm",
     ) -> None:
-        chosen: Any = elmo.tokenizer if tokenizer is None else tokenizer
-        super().__init__(elmo, chosen, name=name)
+        word_tokenizer: Any = elmo.tokenizer if tokenizer is None else tokenizer
+        super().__init__(elmo, word_tokenizer, name=name)
         if elmo.softmax is None:
             raise ValueError(
-                "A language model needs a softmax over words: give the config a vocabulary_size. "
+                "A language model requires a softmax over words: set the config's vocabulary_size. "
                 "Received: an Elmo with vocabulary_size=None"
             )
-        for what, number in (("batch_size", batch_size), ("negatives", negatives)):
+        for setting, number in (("batch_size", batch_size), ("negatives", negatives)):
             if number < 1:
-                raise ValueError(f"`{what}` must be at least 1. Received: {number}")
-        elmo.tokenizer = chosen
+                raise ValueError(f"`{setting}` must be at least 1. Received: {number}")
+        elmo.tokenizer = word_tokenizer
         self.elmo = elmo
         self.batch_size = batch_size
         self.negatives = negatives
@@ -166,8 +166,10 @@ class BidirectionalLM(RemembersRows):
 
         targets = [batch[f"{prefix}targets"] for prefix in PREFIXES]
         weights = [ops.cast(batch[f"{prefix}weights"], "float32") for prefix in PREFIXES]
-        each = self._word_losses(x, targets, training)
-        pairs = [(ops.sum(loss * w), ops.sum(w)) for loss, w in zip(each, weights, strict=True)]
+        word_losses = self._word_losses(x, targets, training)
+        pairs = [
+            (ops.sum(loss * w), ops.sum(w)) for loss, w in zip(word_losses, weights, strict=True)
+        ]
         total = sum(loss for loss, _ in pairs)
         if training:
             total = _with_gradient_of(total, times=targets[0].shape[1])
@@ -180,7 +182,11 @@ class BidirectionalLM(RemembersRows):
         return ops.sum(ops.stack(weights))[None]
 
     def _word_losses(self, x: Tensor, targets: Tensor, training: bool) -> Any:
-        """Returns the loss of each word: D times (B, T), from x (D, B, T, P)."""
+        """Returns the loss of each word for each direction, D times (B, T).
+
+        `x` (D, B, T, P) is the input of the softmax; `targets` are D times (B, T). In training a
+        sampled softmax estimates the loss if the vocabulary is large.
+        """
         softmax: Any = self.elmo.softmax  # not None: the constructor checks it
         *_, words, width = x.shape
         if softmax.vocabulary_size <= self.negatives:
@@ -188,10 +194,10 @@ class BidirectionalLM(RemembersRows):
         if training:
             flat = [(ops.reshape(x[d], (-1, width)), y) for d, y in enumerate(targets)]
             losses = [
-                softmax.sampled(places, ops.reshape(y, (-1,)), self.negatives, self.seed_generator)
-                for places, y in flat
+                softmax.sampled(states, ops.reshape(y, (-1,)), self.negatives, self.seed_generator)
+                for states, y in flat
             ]
-            return [ops.reshape(each, (-1, words)) for each in losses]
+            return [ops.reshape(loss, (-1, words)) for loss in losses]
         # One word of each row at a time: the logits of all words would not fit into memory.
         columns = ops.transpose(x, (2, 0, 1, 3)), ops.transpose(ops.stack(targets), (2, 0, 1))
         losses = ops.map(lambda column: _cross_entropy(softmax(column[0]), column[1]), columns)

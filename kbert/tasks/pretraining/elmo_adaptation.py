@@ -52,19 +52,19 @@ def adapt_elmo(
         >>> adapt_elmo(folder, longer).config.vocabulary_size
         5
     """
-    before = Elmo.from_preset(folder)
+    pretrained = Elmo.from_preset(folder)
     sizes = {**(changes or {}), "vocabulary_size": tokenizer.vocabulary_size}
-    elmo = Elmo(before.config.replace(**sizes), tokenizer=tokenizer, dtype=dtype)
+    elmo = Elmo(pretrained.config.replace(**sizes), tokenizer=tokenizer, dtype=dtype)
     for name in ("character_cnn", "lstm"):
-        arrays = get_arrays(getattr(before, name), name)
+        arrays = get_arrays(getattr(pretrained, name), name)
         set_arrays(getattr(elmo, name), name, arrays, os.fspath(folder))
-    if before.softmax is None or before.tokenizer is None:
+    if pretrained.softmax is None or pretrained.tokenizer is None:
         logging.warning("%s has no softmax over words: it is newly initialised", os.fspath(folder))
         return elmo
-    ids = {word: i for i, word in enumerate(before.tokenizer.vocabulary)}
+    ids = {word: i for i, word in enumerate(pretrained.tokenizer.vocabulary)}
     rows = np.array([ids.get(word, -1) for word in tokenizer.vocabulary])  # (V,)
-    for name, found in get_arrays(before.softmax, "softmax").items():
+    for name, array in get_arrays(pretrained.softmax, "softmax").items():
         variable = getattr(elmo.softmax, name.removeprefix("softmax/"))
-        known = (rows >= 0).reshape(-1, *[1] * (found.ndim - 1))
-        variable.assign(np.where(known, found[rows], variable.numpy()))
+        is_known = (rows >= 0).reshape(-1, *[1] * (array.ndim - 1))
+        variable.assign(np.where(is_known, array[rows], variable.numpy()))
     return elmo

@@ -73,12 +73,12 @@ def find_masks(token_ids: tf.Tensor, mask_id: int) -> tuple[tf.Tensor, tf.Tensor
 
 
 def shifted(positions: Any, shift: int) -> Any:
-    """Returns the positions that predict the tokens at `positions`, (B, P); padding 0 stays 0."""
+    """Returns the positions that predict the tokens at `positions`: `shift` before, at least 0."""
     return ops.maximum(positions - shift, 0) if shift else positions
 
 
 class MaskAnswers(FileAnswers):
-    """Best words for the masks of the texts of a file."""
+    """Files with the best words for the masks of their texts."""
 
     program = "kbert-fill-mask"
     options = FillMaskOptions
@@ -86,10 +86,15 @@ class MaskAnswers(FileAnswers):
     def answer(
         self, table: Table, options: Options, *, batch_size: int, first: int = 0
     ) -> tuple[Sequence[Any], int]:
-        """Fills masks; raises ValueError, with the line, if a mask would be truncated."""
-        chosen, fill_mask = cast(FillMaskOptions, options), self.task.fill_mask
-        how = {"batch_size": batch_size, "place": table.place}
-        return fill_mask.fill(table["text"], chosen.top_k, chosen.candidates, **how), fill_mask.cut
+        """Fills the masks of the column `text`; returns answers, and how many texts are truncated.
+
+        Raises ValueError, with the line, if a mask would be truncated.
+        """
+        settings, fill_mask = cast(FillMaskOptions, options), self.task.fill_mask
+        arguments = {"batch_size": batch_size, "place": table.place}
+        return fill_mask.fill(
+            table["text"], settings.top_k, settings.candidates, **arguments
+        ), fill_mask.cut
 
 
 class FillMask:
@@ -118,7 +123,7 @@ class FillMask:
         self._tokenize = on_cpu(self._encode)
 
     def _encode(self, texts: Sequence[str | bytes]) -> Any:
-        """Returns ids, and per text the numbers of ids, of masks, and of masks within the limit."""
+        """Returns ids (B, ragged), and per text the numbers of ids, masks and masks not cut off."""
         ids = encode_with_masks(self.task.tokenizer, texts)
         budget = self.task.row_length - self.task.form.specials(1)
         is_mask = tf.cast(ids == self.task.tokenizer.mask_id, tf.int32)
@@ -127,8 +132,8 @@ class FillMask:
 
     def _pack(self, ids: Any) -> Any:
         features = self.task.build_inputs(ids)
-        positions, found = find_masks(features["token_ids"], self.task.tokenizer.mask_id)
-        return {**features, "mask_positions": positions}, found
+        positions, counts = find_masks(features["token_ids"], self.task.tokenizer.mask_id)
+        return {**features, "mask_positions": positions}, counts
 
     def probabilities(self, features: Tensors) -> Any:
         """Computes probabilities over the vocabulary at `mask_positions`, (B, P, V)."""
@@ -160,26 +165,26 @@ class FillMask:
         Raises:
             ValueError: a mask lies beyond the encoder's maximum length.
         """
-        self.cut = none = total = 0
+        self.cut = without_mask = total = 0
         budget = self.task.row_length - self.task.form.specials(1)
         for start, chunk in inference.chunks(texts):
             ids, *counts = self._tokenize(tf.constant(chunk, tf.string))
-            lengths, masks, found = (count.numpy() for count in counts)
-            self._check_none_lost(start + np.flatnonzero(found < masks), place)
+            lengths, masks, packed_masks = (count.numpy() for count in counts)
+            self._check_none_lost(start + np.flatnonzero(packed_masks < masks), place)
             masked = np.flatnonzero(masks)  # the others need no model
             self.cut += int(np.sum(lengths[masked] > budget))
-            total, none = total + len(masks), none + len(masks) - len(masked)
+            total, without_mask = total + len(masks), without_mask + len(masks) - len(masked)
             rows = inference.token_rows(lengths, ids=ids)
             cost = np.array([inference.next_power_of_two(count) for count in masks])
-            for part, probabilities in self.runner.each(
+            for index, probabilities in self.runner.each(
                 rows, batch_size, numbers=masked, cost=cost, most=MASKS_AT_ONCE
             ):  # (B, P, V)
-                for row, text in enumerate(part):
+                for row, text in enumerate(index):
                     yield from ((start + text, p) for p in probabilities[row, : masks[text]])
-        if none:
+        if without_mask:
             logging.warning(
                 "%d of %d texts have no %s, so nothing is predicted for them",
-                *(none, total, self.task.tokenizer.mask_token),
+                *(without_mask, total, self.task.tokenizer.mask_token),
             )
 
     def fill(
@@ -190,30 +195,34 @@ class FillMask:
         batch_size: int,
         **named: Any,
     ) -> list[dict[str, list]]:
-        """Fills the masks of texts; arguments and result are those of `Pretraining.predict`.
+        """Returns for each text its best answers for each mask, see `Pretraining.predict`.
 
-        `place` of `each_mask` is accepted too.
+        `named` is `place` of `each_mask`, the function that names a text in errors.
         """
         texts = inference.as_texts(texts)
         inference.check_batch_size(batch_size)
         tokenizer = self.task.tokenizer
         check_top_k(tokenizer, top_k)
-        chosen = None
+        fixed_ids = None
         if candidates is not None:
-            chosen = candidate_ids(tokenizer, inference.as_texts(candidates, "candidates"))
+            fixed_ids = candidate_ids(tokenizer, inference.as_texts(candidates, "candidates"))
         answers: list[dict[str, list]] = [{"tokens": [], "probabilities": []} for _ in texts]
         for text, probabilities in self.each_mask(texts, batch_size, **named):
-            ids = best(probabilities, top_k) if chosen is None else chosen
+            ids = best(probabilities, top_k) if fixed_ids is None else fixed_ids
             answers[text]["tokens"].append([tokenizer.vocabulary[i] for i in ids])
             answers[text]["probabilities"].append(probabilities[ids].tolist())
         return answers
 
     def _check_none_lost(self, lost: np.ndarray, place: Callable[[int], str]) -> None:
+        """Raises ValueError if a text has masks beyond the encoder's maximum number of tokens.
+
+        `lost` (N,) are the numbers of these texts; `place` names a text in the error message.
+        """
         if len(lost):
             raise ValueError(
-                f"Every mask must lie within the {self.task.encoder.config.max_positions} tokens "
-                "that the encoder takes, [CLS] and [SEP] among them; shorten the text. Received: "
-                f"{place(int(lost[0]))}, which has one behind them"
+                f"Every mask must be within the {self.task.encoder.config.max_positions} tokens "
+                "that the encoder supports, including [CLS] and [SEP]: shorten the text. Received: "
+                f"{place(int(lost[0]))}, which has a mask after them"
             )
 
     def signature(self, top_k: int) -> Signature:
@@ -237,10 +246,10 @@ class FillMask:
 
         def fill_mask(text: tf.Tensor) -> dict[str, tf.Tensor]:
             ids = encode_with_masks(tokenizer, text)
-            features, found = self._pack(ids)
+            features, counts = self._pack(ids)
             probabilities, best_ids = tf.math.top_k(self.probabilities(features), top_k)
             tokens = tf.gather(tf.constant(tokenizer.vocabulary), best_ids)  # (B, P, K)
-            real = tf.sequence_mask(found, tf.shape(tokens)[1])[..., None]
+            real = tf.sequence_mask(counts, tf.shape(tokens)[1])[..., None]
             return {
                 "tokens": tf.where(real, tokens, ""),
                 "probabilities": tf.where(real, probabilities, 0.0),
@@ -272,6 +281,8 @@ def check_top_k(tokenizer: Tokenizer, top_k: int) -> None:
 def best(probabilities: np.ndarray, k: int) -> np.ndarray:
     """Returns the ids of the k largest of (V,) probabilities, largest first; ties by lower id.
 
+    Which of several equal to the k-th largest are among the k is arbitrary.
+
     Example:
         >>> best(np.array([0.1, 0.4, 0.1, 0.4, 0.1]), 3).tolist()
         [1, 3, 0]
@@ -285,7 +296,7 @@ def best(probabilities: np.ndarray, k: int) -> np.ndarray:
 
 
 def candidate_ids(tokenizer: Tokenizer, candidates: Sequence[str | bytes]) -> np.ndarray:
-    """Returns the vocabulary id of each candidate.
+    """Returns the vocabulary id of each candidate, (N,) int32.
 
     A candidate is either a vocabulary entry ("##ing") or a word that the tokenizer keeps whole
     ("Cat" for an uncased vocabulary with "cat").
@@ -297,6 +308,10 @@ def candidate_ids(tokenizer: Tokenizer, candidates: Sequence[str | bytes]) -> np
 
 
 def _candidate_id(tokenizer: Tokenizer, candidate: Any) -> int:
+    """Returns the vocabulary id of a candidate, see `candidate_ids`.
+
+    Raises ValueError if it is several entries or none.
+    """
     try:
         return tokenizer.token_to_id(candidate)
     except ValueError:  # not itself an entry

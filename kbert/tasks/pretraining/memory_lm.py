@@ -78,11 +78,11 @@ class MemoryLM(RemembersRows, EncoderTask):
         super().__init__(encoder, tokenizer, name=name)
         if encoder.config.kind != TransformerXlConfig.kind:
             raise TypeError(
-                "Rows are remembered by a Transformer-XL: the encoder must be made of a "
-                f"TransformerXlConfig. Received: {encoder.config!r}"
+                "The encoder must be a Transformer-XL, made of a TransformerXlConfig. "
+                f"Received: {encoder.config!r}"
             )
-        for what, number in (("memory_length", memory_length), ("batch_size", batch_size)):
-            check_count(what, number, minimum=1)
+        for setting, number in (("memory_length", memory_length), ("batch_size", batch_size)):
+            check_count(setting, number, minimum=1)
         self.memory_length = memory_length
         self.batch_size = batch_size
         config = encoder.config
@@ -113,8 +113,9 @@ class MemoryLM(RemembersRows, EncoderTask):
     def loss_terms(self, batch: Tensors, training: bool) -> Terms:
         if "begins" not in batch:
             raise ValueError(
-                "Rows are remembered that go on in the next batch: make the dataset with "
-                f"runs=True. Received: {', '.join(sorted(batch))}"
+                "A batch for this task must contain begins, since its sequences continue in the "
+                "next batch: make the dataset with runs=True. "
+                f"Received: {', '.join(sorted(batch))}"
             )
         state = self.recall(batch, training)  # (L, b, MH)
         layers, rows, _ = ops.shape(state)
@@ -154,8 +155,8 @@ class MemoryLM(RemembersRows, EncoderTask):
             totals = np.zeros(len(rows))
             memory = np.zeros(self._memory_shape(len(rows)), "float32")
             for first in range(0, rows.shape[1] - 1, self.memory_length):
-                found, memory = self._read(rows, counts, first, memory)
-                totals += ops.convert_to_numpy(found)
+                scores, memory = self._read(rows, counts, first, memory)
+                totals += ops.convert_to_numpy(scores)
             for total, count in zip(totals.tolist(), counts.tolist(), strict=True):
                 perplexity = float(np.exp(-total / count)) if count else 1.0
                 answers.append({"log_likelihood": total, "tokens": count, "perplexity": perplexity})
@@ -176,8 +177,8 @@ class MemoryLM(RemembersRows, EncoderTask):
             memory = tf.zeros(self._memory_shape(tf.shape(rows)[0]))
 
             def read(first: Any, totals: Any, memory: Any) -> tuple[Any, Any, Any]:
-                found, memory = self._read(rows, counts, first, memory)
-                return first + self.memory_length, totals + found, memory
+                scores, memory = self._read(rows, counts, first, memory)
+                return first + self.memory_length, totals + scores, memory
 
             _, totals, _ = tf.while_loop(
                 lambda first, *_: first < tf.shape(rows)[1] - 1, read, (0, zeros, memory)
@@ -188,23 +189,29 @@ class MemoryLM(RemembersRows, EncoderTask):
         return {"score": Signature(score, spec, text_tokens())}
 
     def _rows(self, texts: Any) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns "sep", tokens and padding, (B, 1 + a multiple of M), and token counts (B,)."""
+        """Returns the ids of texts, (B, 1 + a multiple of M), and their token counts (B,).
+
+        A row has "sep", which begins a text, the tokens of the text, and "sep" as padding.
+        """
         ids = self.tokenizer.encode(texts)
         counts = tf.cast(ids.row_lengths(), tf.int32)
         rows = ids.to_tensor(self.tokenizer.sep_id)
-        more = [1, -tf.shape(rows)[1] % self.memory_length]
-        return tf.pad(rows, [[0, 0], more], constant_values=self.tokenizer.sep_id), counts
+        padding = [1, -tf.shape(rows)[1] % self.memory_length]
+        return tf.pad(rows, [[0, 0], padding], constant_values=self.tokenizer.sep_id), counts
 
     def _memory_shape(self, rows: Any) -> tuple[Any, ...]:
         config = self.encoder.config
         return (config.num_layers, rows, self.memory_length, config.hidden_size)
 
     def _read(self, rows: Any, counts: Any, first: Any, memory: Any) -> tuple[Any, Any]:
-        """Returns log-likelihoods (B,) of the M tokens after column `first`, and a new memory."""
+        """Returns log-likelihoods (B,) of the M tokens after column `first`, and the next memory.
+
+        `rows` and `counts` are those of `_rows`; `memory` (L, B, M, H) is that of earlier columns.
+        """
         inputs, targets = (rows[:, n : n + self.memory_length] for n in (first, first + 1))
         outputs = self({"token_ids": inputs, "memory": memory})
         losses = self.softmax.losses(outputs["sequence"], targets)
         inside = first + np.arange(self.memory_length) < counts[:, None]
-        found = -ops.sum(losses * ops.cast(inside, losses.dtype), axis=1)
+        log_likelihoods = -ops.sum(losses * ops.cast(inside, losses.dtype), axis=1)
         memory = ops.reshape(outputs["memory"], self._memory_shape(-1))
-        return found, ops.cast(memory, "float32")
+        return log_likelihoods, ops.cast(memory, "float32")

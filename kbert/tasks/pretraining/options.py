@@ -16,9 +16,11 @@ class FillMaskOptions(Options):
         {options}
     """
 
-    top_k: int = option(5, help="Answers for each mask, the most probable first.", at_least=1)
+    top_k: int = option(
+        5, help="Number of answers for each mask, the most probable first.", at_least=1
+    )
     candidates: tuple[str, ...] | None = option(
         None,
-        help="Instead of the best answers the probabilities of these, in this order; each is one "
-        "entry of the vocabulary.",
+        help="Return the probabilities of these entries of the vocabulary, in this order, instead "
+        "of the best answers.",
     )

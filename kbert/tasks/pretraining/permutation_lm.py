@@ -86,14 +86,14 @@ class PermutationLM(RemembersRows, EncoderTask):
             check_count("batch_size", batch_size, minimum=1)
         if (batch_size is None) != (memory_length == 0):
             raise ValueError(
-                "A memory of `memory_length` tokens is that of each row of a `batch_size`: pass "
-                "both, or neither for no memory. "
+                "A memory requires both its `memory_length` and its `batch_size`: pass both, or "
+                "neither for no memory. "
                 f"Received: memory_length={memory_length}, batch_size={batch_size}"
             )
         if encoder.config.kind != XlnetConfig.kind:
             raise TypeError(
-                "Tokens are read in an order by an XLNet: the encoder must be made of an "
-                f"XlnetConfig. Received: {encoder.config!r}"
+                "The encoder must be an XLNet, made of an XlnetConfig. "
+                f"Received: {encoder.config!r}"
             )
         table = encoder.token_embedding
         self.logits = TokenLogits(
@@ -137,7 +137,7 @@ class PermutationLM(RemembersRows, EncoderTask):
         return {"plm_loss": cross_entropy(*answer)}, {"plm_accuracy": accuracy(*answer)}
 
     def _remembering(self, batch: Tensors, training: bool) -> Any:
-        """Returns the logits of rows that continue those of the previous batch."""
+        """Returns the logits (B, P, V) of rows with a memory, and stores their new memory."""
         width = self.encoder.config.hidden_size
         state = self.recall(batch, training)  # (L, b, MH)
         layers, rows, _ = ops.shape(state)
@@ -158,13 +158,14 @@ class PermutationLM(RemembersRows, EncoderTask):
         super().check_batch(batch)
         if "order_ids" not in batch:
             raise ValueError(
-                "A batch for this task must hold order_ids: make the dataset with "
+                "A batch for this task must contain order_ids: make the dataset with "
                 f'masking="permutation". Received: {", ".join(sorted(batch))}'
             )
         if self.state is not None and "begins" not in batch:
             raise ValueError(
-                "Rows are remembered that go on in the next batch: with a `memory_length` make the "
-                f'dataset with segments="runs". Received: {", ".join(sorted(batch))}'
+                "With a `memory_length`, a batch must contain begins, since its sequences continue "
+                'in the next batch: make the dataset with segments="runs". '
+                f"Received: {', '.join(sorted(batch))}"
             )
 
     def predict(
@@ -193,7 +194,10 @@ class PermutationLM(RemembersRows, EncoderTask):
         return self.fill_mask.fill(texts, top_k, candidates, batch_size)
 
     def signatures(self, top_k: int = 5) -> dict[str, Signature]:
-        """Returns `fill_mask`, which is also `serving_default`, and `encode`; see `Pretraining`."""
+        """Returns `fill_mask`, which is also `serving_default`, and `encode`; see `Pretraining`.
+
+        `top_k` is the number of answers for each mask in `fill_mask`.
+        """
         return {"fill_mask": self.fill_mask.signature(top_k), **super().signatures()}
 
 

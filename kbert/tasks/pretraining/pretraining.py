@@ -138,8 +138,8 @@ class Pretraining(EncoderTask):
         _check_sentence_objective(encoder.config, next_sentence, sentence_order)
         if not masked_lm and (span_boundary or not (next_sentence or sentence_order)):
             raise ValueError(
-                "Without masked_lm a task predicts next sentences or sentence order, and nothing "
-                f"about masks. Received: masked_lm=False, next_sentence={next_sentence}, "
+                "masked_lm=False requires next_sentence or sentence_order, and excludes "
+                f"span_boundary. Received: masked_lm=False, next_sentence={next_sentence}, "
                 f"sentence_order={sentence_order}, span_boundary={span_boundary}"
             )
         policy, table = encoder.dtype_policy, encoder.token_embedding
@@ -165,11 +165,11 @@ class Pretraining(EncoderTask):
     @property
     def derived_metrics(self) -> Mapping[str, Any]:  # type: ignore[override]  # by its heads
         """Perplexity, if masks are predicted, and the baseline accuracy of a sentence objective."""
-        found = {} if self.masked_lm is None else {"perplexity": ("mlm_loss", ops.exp)}
+        derived = {} if self.masked_lm is None else {"perplexity": ("mlm_loss", ops.exp)}
         if self.sentence is not None:
             name = self._sentence_name
-            found[f"{name}_majority"] = (f"{name}_negatives", lambda x: ops.maximum(x, 1 - x))
-        return found
+            derived[f"{name}_majority"] = (f"{name}_negatives", lambda x: ops.maximum(x, 1 - x))
+        return derived
 
     @property
     def _sentence_name(self) -> str:
@@ -186,50 +186,53 @@ class Pretraining(EncoderTask):
 
     @property
     def settings(self) -> dict[str, Any]:
-        found = {
+        settings = {
             "next_sentence": self.next_sentence,
             "sentence_order": self.sentence_order,
             "span_boundary": self.span_boundary_head is not None,
         }
         # Omitted when True, so that runs of earlier versions resume.
-        return found if self.masked_lm is not None else {**found, "masked_lm": False}
+        return settings if self.masked_lm is not None else {**settings, "masked_lm": False}
 
     def call(self, batch: Tensors, training: bool = False) -> dict[str, Any]:
         """Returns the logits of the heads that the task has.
 
-        `masked_lm` (B, P, V), `sentence` (B, 2) and `span_boundary` (B, P, V). For packed rows
-        `sentence` is (B, K, 2).
+        They are `masked_lm` (B, P, V), `sentence` (B, 2) and `span_boundary` (B, P, V). For rows
+        that pack K examples `sentence` is (B, K, 2).
         """
         if self.masked_lm is None:
             return {"sentence": self.sentence(self.encode_pooled(batch, training))}
         positions = shifted(batch["mask_positions"], self.shift)
         logits = {}
         if self.span_boundary_head is None:
-            out = self.encode(batch, training, positions=positions)
-            logits["masked_lm"] = self.masked_lm(out["sequence"])
+            outputs = self.encode(batch, training, positions=positions)
+            logits["masked_lm"] = self.masked_lm(outputs["sequence"])
         else:  # the span boundary head also reads tokens around the masks
-            out = self.encode(batch, training)
-            sequence, spans = out["sequence"], (batch["span_starts"], batch["span_ends"])
+            outputs = self.encode(batch, training)
+            sequence, spans = outputs["sequence"], (batch["span_starts"], batch["span_ends"])
             logits["masked_lm"] = self.masked_lm(sequence, positions)
             logits["span_boundary"] = self.span_boundary_head(sequence, positions, *spans)
         if self.sentence is not None:
-            logits["sentence"] = self.sentence(out["pooled"])
+            logits["sentence"] = self.sentence(outputs["pooled"])
         return logits
 
     def sample_outputs(self) -> dict[str, Any]:
-        found = super().sample_outputs()
+        outputs = super().sample_outputs()
         if self.masked_lm is not None:
-            found["masked_lm"] = self.masked_lm(found["sequence"][:, :1])
+            outputs["masked_lm"] = self.masked_lm(outputs["sequence"][:, :1])
         if self.sentence is not None:
-            found["sentence"] = self.sentence(found["pooled"])
-        return found
+            outputs["sentence"] = self.sentence(outputs["pooled"])
+        return outputs
 
     def loss_terms(self, batch: Tensors, training: bool) -> Terms:
         self.check_batch(batch)
         return self.terms(self(batch, training=training), batch)
 
     def terms(self, logits: Tensors, batch: Tensors) -> Terms:
-        """Computes the losses and metrics of a batch from its logits, see `call`."""
+        """Computes the losses and metrics of a batch from its logits, see `call`.
+
+        Both are dicts name -> (Σ weight · value, Σ weight).
+        """
         answers = {}
         if self.masked_lm is not None:
             answers["mlm"] = (logits["masked_lm"], batch["mask_ids"], batch["mask_weights"])
@@ -238,8 +241,8 @@ class Pretraining(EncoderTask):
             sentence = (logits["sentence"], labels, self._sentence_weights(batch))
             answers[self._sentence_name] = sentence
         if self.span_boundary_head is not None:
-            place = place_in_span(batch["mask_positions"], batch["span_starts"])
-            weights = batch["mask_weights"] * ops.cast(place < MAX_TARGETS, "float32")
+            index_in_span = place_in_span(batch["mask_positions"], batch["span_starts"])
+            weights = batch["mask_weights"] * ops.cast(index_in_span < MAX_TARGETS, "float32")
             answers["sbo"] = (logits["span_boundary"], batch["mask_ids"], weights)
         losses = {f"{name}_loss": cross_entropy(*answer) for name, answer in answers.items()}
         metrics = {f"{name}_accuracy": accuracy(*answer) for name, answer in answers.items()}
@@ -252,21 +255,24 @@ class Pretraining(EncoderTask):
 
     def predictions(self, logits: Tensors, batch: Tensors) -> dict[str, Prediction]:
         """Returns the predictions of the heads, for distillation."""
-        found = {}
+        predictions = {}
         if self.masked_lm is not None:
             logits_of_masks = logits["masked_lm"]
-            found["masked_lm"] = Prediction("classes", logits_of_masks, batch["mask_weights"])
+            predictions["masked_lm"] = Prediction("classes", logits_of_masks, batch["mask_weights"])
         if self.sentence is not None:
             weights = self._sentence_weights(batch)
-            found["sentence"] = Prediction("classes", logits["sentence"], weights)
-        return found
+            predictions["sentence"] = Prediction("classes", logits["sentence"], weights)
+        return predictions
 
     def _sentence_weights(self, batch: Tensors) -> Any:
-        """Returns weights (B,), or (B, K) for packed rows: 0 where there is no example."""
+        """Returns the weights of the sentence objective: 0 where there is no example.
+
+        They are (B,), or (B, K) for rows that pack K examples.
+        """
         labels = SOP_LABELS if self.sentence_order else NSP_LABELS
         # A row that only fills up the last batch is all padding, even in the first column.
-        alone = batch["padding_mask"][:, 0]
-        return batch.get(labels.replace("_labels", "_weights"), alone)
+        is_row = batch["padding_mask"][:, 0]
+        return batch.get(labels.replace("_labels", "_weights"), is_row)
 
     def predictions_everywhere(self, sequence: Any, padding_mask: Any) -> Prediction:
         """Returns the masked-LM predictions for every token, masked or not.
@@ -281,14 +287,14 @@ class Pretraining(EncoderTask):
 
     def check_batch(self, batch: Tensors) -> None:
         super().check_batch(batch)
-        for needs, names, settings in (
+        for is_needed, names, settings in (
             (self.next_sentence, (NSP_LABELS,), ('segments="pairs"', "next_sentence")),
             (self.sentence_order, (SOP_LABELS,), ('segments="halves"', "sentence_order")),
             (self.span_boundary_head, SPANS, ('masking="span"', "span_boundary")),
         ):
-            if needs and any(name not in batch for name in names):
+            if is_needed and any(name not in batch for name in names):
                 raise ValueError(
-                    f"A batch for this task must hold {', '.join(names)}: make the dataset with "
+                    f"A batch for this task must contain {', '.join(names)}: make the dataset with "
                     f"{settings[0]} or the task with {settings[1]}=False. "
                     f"Received: {', '.join(sorted(batch))}"
                 )
@@ -330,7 +336,7 @@ class Pretraining(EncoderTask):
 
     @property
     def fill_mask(self) -> FillMask:
-        """The `FillMask` of the task."""
+        """The `FillMask` that fills masks in texts; a task without masked LM raises ValueError."""
         self._check_has("masked-LM", "masked_lm", self.masked_lm is not None)
         return self._fill_mask
 
@@ -378,12 +384,16 @@ class Pretraining(EncoderTask):
             )
 
     def _predict_pairs(self, pairs: Any, batch_size: int) -> Any:
+        """Returns the probability (N,) that each pair of texts is in its original order.
+
+        Raises ValueError if a pair is not two strings, or `batch_size` is below 1.
+        """
         inference.check_batch_size(batch_size)
         pairs = [inference.as_texts(pair, "a pair's texts") for pair in pair_rows(pairs)]
         for number, pair in enumerate(pairs):
             if len(pair) != 2:
                 raise ValueError(
-                    f"A pair must hold two strings. Received: {pair!r} as number {number}"
+                    f"A pair must be two strings. Received: {pair!r} as number {number}"
                 )
         answers = np.zeros(len(pairs), np.float32)
         for start, chunk in inference.chunks(pairs):
@@ -391,8 +401,8 @@ class Pretraining(EncoderTask):
             first, second = (self.tokenizer.encode(x) for x in texts)
             lengths = (first.row_lengths() + second.row_lengths()).numpy()
             rows = inference.token_rows(lengths, first=first, second=second)
-            for index, found in self._pair_runner.each(rows, batch_size):
-                answers[start + index] = found
+            for index, probabilities in self._pair_runner.each(rows, batch_size):
+                answers[start + index] = probabilities
         return answers
 
     def signatures(self, top_k: int = 5) -> dict[str, Signature]:
@@ -428,9 +438,13 @@ class Pretraining(EncoderTask):
 
 
 def _check_sentence_objective(config: Any, next_sentence: bool, sentence_order: bool) -> None:
+    """Raises ValueError if both objectives are True, or if the config's pooling does not fit one.
+
+    `config` is the encoder's; the other arguments are the task's settings.
+    """
     if next_sentence and sentence_order:
         raise ValueError(
-            "A task predicts next sentences or sentence order: batches come with the labels of "
+            "next_sentence and sentence_order exclude each other, since a batch has the labels of "
             "one. Received: next_sentence=True, sentence_order=True"
         )
     if (next_sentence or sentence_order) and config.pooler_activation is None:
@@ -442,7 +456,7 @@ def _check_sentence_objective(config: Any, next_sentence: bool, sentence_order: 
         )
     if (next_sentence or sentence_order) and config.pooling == "last":
         raise ValueError(
-            "A sentence objective reads [CLS], which begins the rows that are masked; an encoder "
-            "that pools the last token, as an XLNet, would read [SEP]: pass next_sentence=False. "
+            "A sentence objective requires an encoder that pools the first token, [CLS]; one that "
+            "pools the last token, such as XLNet, would pool [SEP]: pass next_sentence=False. "
             "Received: a config with pooling='last'"
         )

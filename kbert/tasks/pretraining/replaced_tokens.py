@@ -74,8 +74,8 @@ def generator_config(
     num_layers = max(1, round(depth * config.num_layers))
     if not 0 < depth <= 1:
         raise ValueError(
-            "A generator is at most as deep as its discriminator, and its layers are a share of "
-            f"that one's. Received: {depth} of num_layers={config.num_layers}"
+            "depth must be above 0 and at most 1, a share of the discriminator's layers. "
+            f"Received: {depth} of num_layers={config.num_layers}"
         )
     groups = config.num_layer_groups
     config = config.replace(
@@ -88,8 +88,8 @@ def generator_config(
     hidden_size = round(share * config.hidden_size)
     if hidden_size < 1 or share > 1:
         raise ValueError(
-            "A generator is at most as wide as its discriminator, and its width is a share of that "
-            f"one's. Received: {share} of hidden_size={config.hidden_size}"
+            "share must be above 0 and at most 1, and leave a width of at least 1. "
+            f"Received: {share} of hidden_size={config.hidden_size}"
         )
     return config.replace(
         hidden_size=hidden_size,
@@ -111,12 +111,13 @@ def sharing(embeddings: keras.layers.Layer, config: EncoderConfig, **options: An
     Raises:
         ValueError: The embeddings cannot be shared, see `SharedEmbeddings`.
     """
-    made: Any = registry.get("encoder", config.kind)
+    encoder_class: Any = registry.get("encoder", config.kind)
 
-    class Sharing(made):
+    class Sharing(encoder_class):
         """Encoder with shared embeddings; its config does not record whose."""
 
         def _make_embeddings(self) -> keras.layers.Layer:
+            """Returns a layer on the other encoder's tables, with separate dropout."""
             return SharedEmbeddings(
                 embeddings,
                 hidden_size=config.hidden_size,
@@ -127,8 +128,8 @@ def sharing(embeddings: keras.layers.Layer, config: EncoderConfig, **options: An
 
         def get_config(self) -> dict[str, Any]:
             raise ValueError(
-                "An encoder with the tables of another is not revived from its config: "
-                "save_generator writes it with them, as a model of its own. "
+                "An encoder that shares the embeddings of another cannot be restored from its "
+                "config: save it with save_generator, which writes an independent model. "
                 f"Received: {self.name!r}"
             )
 
@@ -228,7 +229,7 @@ class ReplacedTokenDetection(EncoderTask):
         self.build()
 
     def _make_generator(self, config: EncoderConfig) -> keras.Variable:
-        """Creates the generator; returns the token table that its masked-LM head is tied to."""
+        """Sets `generator`, made of its config; returns the token table for its masked-LM head."""
         options: dict[str, Any] = {"name": "generator", "dtype": self.encoder.dtype_policy}
         embeddings = self.encoder.embeddings
         if self.embedding_sharing == ALL:
@@ -265,8 +266,8 @@ class ReplacedTokenDetection(EncoderTask):
         masked = self.encode(batch, training, encoder=self.generator, positions=positions)
         logits = self.masked_lm(masked["sequence"])
         keys = row_keys(batch["token_ids"], batch["position"], self.seed)
-        drawn = sample_tokens(logits, keys, batch["mask_positions"])  # (B, P)
-        token_ids, replaced = _replace(batch, drawn)
+        sampled_ids = sample_tokens(logits, keys, batch["mask_positions"])  # (B, P)
+        token_ids, replaced = _replace(batch, sampled_ids)
         sequence = self.encode({**batch, "token_ids": token_ids}, training)["sequence"]
         return {
             "masked_lm": logits,
@@ -277,16 +278,16 @@ class ReplacedTokenDetection(EncoderTask):
 
     def loss_terms(self, batch: Tensors, training: bool) -> Terms:
         self.check_batch(batch)
-        out = self(batch, training=training)
-        masked = (out["masked_lm"], batch["mask_ids"], batch["mask_weights"])
-        tokens = (out["replaced_logits"], out["replaced"], batch["padding_mask"])
+        outputs = self(batch, training=training)
+        masked = (outputs["masked_lm"], batch["mask_ids"], batch["mask_weights"])
+        tokens = (outputs["replaced_logits"], outputs["replaced"], batch["padding_mask"])
         rtd_sum, count = rtd_loss = binary_cross_entropy(*tokens)
         losses = {
             "mlm_loss": cross_entropy(*masked),
             "weighted_rtd_loss": (self.discriminator_weight * rtd_sum, count),
         }
         real = ops.cast(batch["padding_mask"], "float32")
-        replaced = ops.sum(ops.cast(out["replaced"], "float32") * real)
+        replaced = ops.sum(ops.cast(outputs["replaced"], "float32") * real)
         metrics = {
             "mlm_accuracy": accuracy(*masked),
             "rtd_loss": rtd_loss,
@@ -304,7 +305,7 @@ class ReplacedTokenDetection(EncoderTask):
             )
         if "position" not in batch:
             raise ValueError(
-                "A batch must hold `position` (B, 3), from which the generator's draws follow. "
+                "A batch must contain `position` (B, 3), which seeds the generator's samples. "
                 f"Received: {', '.join(sorted(batch))}"
             )
 
@@ -346,11 +347,11 @@ class ReplacedTokenDetection(EncoderTask):
             tokens = ids.to_list()
             rows = inference.token_rows(lengths, ids=ids)
             for index, probabilities in self._runner.each(rows, batch_size):
-                for found, row in zip(probabilities, index, strict=True):
-                    kept = tokens[row][: lengths[row]]
+                for row_probabilities, row in zip(probabilities, index, strict=True):
+                    row_ids = tokens[row][: lengths[row]]
                     answers[start + row] = {
-                        "tokens": [self.tokenizer.vocabulary[i] for i in kept],
-                        "probabilities": found[: len(kept)].tolist(),
+                        "tokens": [self.tokenizer.vocabulary[i] for i in row_ids],
+                        "probabilities": row_probabilities[: len(row_ids)].tolist(),
                     }
         return answers
 
@@ -397,14 +398,14 @@ class ReplacedTokenDetection(EncoderTask):
         encoder.weights_from = self.encoder.weights_from
         arrays = self._shared_arrays() | get_arrays(self.generator, "encoder")
         set_arrays(encoder, "encoder", arrays, "the generator")
-        alone = Pretraining(encoder, self.tokenizer, next_sentence=False)
-        set_arrays(alone.masked_lm, "masked_lm", get_arrays(self.masked_lm, "masked_lm"), "it")
-        alone.save_to_preset(path)
+        task = Pretraining(encoder, self.tokenizer, next_sentence=False)
+        set_arrays(task.masked_lm, "masked_lm", get_arrays(self.masked_lm, "masked_lm"), "it")
+        task.save_to_preset(path)
 
     def _shared_arrays(self) -> dict[str, np.ndarray]:
-        """Returns path -> array of the embeddings that generator and discriminator share.
+        """Returns name -> array of the embedding weights that both models share, for a preset.
 
-        Empty unless `embedding_sharing` is "all".
+        Names are those in the generator's preset. Empty unless `embedding_sharing` is "all".
         """
         if self.embedding_sharing != ALL:
             return {}
@@ -447,11 +448,11 @@ class ReplacedTokenDetection(EncoderTask):
             task = super().from_preset(path, dtype, generator=checkpoint.config, **settings)
             arrays = checkpoint.part("encoder/")
             for name, array in task._shared_arrays().items():
-                held: Any = arrays.pop(name, None)
-                if not np.array_equal(held, array):
+                generator_array: Any = arrays.pop(name, None)
+                if not np.array_equal(generator_array, array):
                     raise ValueError(
-                        "Generator and discriminator share their tables, so both folders must hold "
-                        f"the same {name}. Received: other values in {checkpoint.source}"
+                        "Generator and discriminator share their embeddings, so both folders must "
+                        f"contain the same {name}. Received: other values in {checkpoint.source}"
                     )
             tables = get_arrays(task.encoder.embeddings, "tables")
             set_arrays(task.generator, "encoder", arrays, checkpoint.source)
@@ -463,33 +464,37 @@ class ReplacedTokenDetection(EncoderTask):
 
 
 def _check_agree(generator: Any, discriminator: Any) -> None:
+    """Raises ValueError if two encoders' configs differ in the sizes of the shared embeddings."""
     names = ("vocabulary_size", "max_positions", "num_segments", "embedding_width")
     differ = [n for n in names if getattr(generator, n) != getattr(discriminator, n)]
     if differ:
-        shown = ", ".join(
+        differences = ", ".join(
             f"{n}={getattr(generator, n)} and {getattr(discriminator, n)}" for n in differ
         )
         raise ValueError(
             "The generator shares the discriminator's embeddings, so their configs must agree in "
-            f"{', '.join(names)}. Received: {shown}"
+            f"{', '.join(names)}. Received: {differences}"
         )
 
 
 def _replace(batch: Tensors, drawn: Tensor) -> Tensor:
-    """Returns the text with the sampled tokens, and where they differ from the original; (B, T).
+    """Returns ids (B, T) with `drawn` (B, P) at the masks, and 1 where these are wrong (B, T).
 
-    Every masked position is replaced, whatever token the batch has there, so no [MASK] remains.
+    Wrong are those that differ from the original token, `mask_ids` of the batch. Every masked
+    position is replaced, whatever token the batch has there, so no [MASK] remains.
     """
     positions = ops.cast(batch["mask_positions"], "int32")
-    used = batch["mask_weights"] > 0
+    is_used = batch["mask_weights"] > 0
     drawn = ops.cast(drawn, batch["token_ids"].dtype)
     rows = ops.broadcast_to(ops.arange(ops.shape(positions)[0])[:, None], ops.shape(positions))
     # An unused slot points at column 0, [CLS], and writes back the token that is there.
-    present = ops.take_along_axis(batch["token_ids"], positions, axis=1)
-    where = ops.stack([ops.cast(rows, "int32"), positions], axis=-1)  # (B, P, 2)
-    token_ids = _scatter(batch["token_ids"], where, ops.where(used, drawn, present))
-    wrong = ops.logical_and(used, drawn != batch["mask_ids"])
-    return token_ids, _scatter(ops.zeros_like(token_ids), where, ops.cast(wrong, token_ids.dtype))
+    current_ids = ops.take_along_axis(batch["token_ids"], positions, axis=1)
+    indices = ops.stack([ops.cast(rows, "int32"), positions], axis=-1)  # (B, P, 2)
+    token_ids = _scatter(batch["token_ids"], indices, ops.where(is_used, drawn, current_ids))
+    is_wrong = ops.logical_and(is_used, drawn != batch["mask_ids"])
+    return token_ids, _scatter(
+        ops.zeros_like(token_ids), indices, ops.cast(is_wrong, token_ids.dtype)
+    )
 
 
 def _scatter(table: Table, where: Tensor, values: Any) -> Tensor:

@@ -23,24 +23,23 @@ class RemembersRows(Task):
     state: keras.Variable | None = None
 
     def remember(self, shape: Sequence[int]) -> None:
-        """Creates the memory, zeros of `shape` (…, B, W); B rows over all devices."""
+        """Creates the memory, zeros of `shape` (…, B, W): W numbers per row of a global batch."""
         self.state = row_variable(shape, "state")
         self._evaluation_state = _EvaluationState(shape)
 
     def recall(self, batch: Tensors, training: bool) -> Any:
-        """Returns the memory (…, b, W) of a batch's b rows; zeros for rows that begin a text.
+        """Returns the memory (…, b, W) of a batch's b rows on this device, W numbers for each.
 
-        Args:
-            batch: the batch; `begins` (b,) is 1 for a row that begins a text.
-            training: whether to return the memory of training or that of evaluation.
+        It is that of the training or, without `training`, of the evaluation. A row whose text
+        begins here, where `begins` (b,) of the batch is 1, gets zeros.
         """
         rows = batch["begins"].shape[0]
         begins = ops.cast(batch["begins"], "bool")[:, None]  # (b, 1)
-        kept = read_rows(self._kept(training), rows)
-        return ops.stop_gradient(ops.where(begins, 0.0, kept))
+        memory = read_rows(self._kept(training), rows)
+        return ops.stop_gradient(ops.where(begins, 0.0, memory))
 
     def keep(self, state: Tensor, training: bool) -> None:
-        """Stores the memory (…, b, W) for the next batch."""
+        """Stores the memory (…, b, W) for the next batch, of the training or of an evaluation."""
         write_rows(self._kept(training), ops.stop_gradient(ops.cast(state, "float32")))
 
     def _kept(self, training: bool) -> Any:
@@ -49,8 +48,8 @@ class RemembersRows(Task):
     @property
     def metrics(self) -> list:
         """Everything that an evaluation resets: the metric sums, and the evaluation's memory."""
-        kept = super().metrics
-        return [*kept, self._evaluation_state] if kept and self.state is not None else kept
+        metrics = super().metrics
+        return [*metrics, self._evaluation_state] if metrics and self.state is not None else metrics
 
     def compile(
         self, optimizer: Any = None, *positional: Any, micro_batches: int = 1, **settings: Any
@@ -58,8 +57,8 @@ class RemembersRows(Task):
         """Like `kbert.training.TrainStep.compile`; a memory does not allow micro-batches."""
         if micro_batches != 1 and self.state is not None:
             raise ValueError(
-                "What a model remembers belongs to the rows of whole batches: `micro_batches` must "
-                f"be 1; take fewer rows or shorter ones. Received: micro_batches={micro_batches}"
+                "`micro_batches` must be 1 for a model with a memory: use fewer or shorter "
+                f"sequences instead. Received: micro_batches={micro_batches}"
             )
         super().compile(optimizer, *positional, micro_batches=micro_batches, **settings)
 

@@ -31,7 +31,7 @@ def _word(value: Any) -> Tensor:
 
 
 def _fold(key: Tensor, data: Any) -> Tensor:
-    """Derives a new key from a key and integers."""
+    """Derives new keys from keys and integers, by a hash; all are uint32, shapes broadcast."""
     return _mix(ops.add(ops.multiply(key, _word(_STEP)), ops.cast(data, "uint32")))
 
 
@@ -84,5 +84,5 @@ def sample_tokens(logits: Any, keys: Any, mask_positions: Any) -> Any:
     shares = ops.exp(logits - ops.max(logits, axis=-1, keepdims=True))
     cumulated = ops.cumsum(shares, axis=-1)  # (B, P, V)
     point = (uniform * cumulated[..., -1])[..., None]
-    below = ops.sum(ops.cast(cumulated <= point, "int32"), axis=-1)
-    return ops.minimum(below, logits.shape[-1] - 1)
+    token_ids = ops.sum(ops.cast(cumulated <= point, "int32"), axis=-1)
+    return ops.minimum(token_ids, logits.shape[-1] - 1)

@@ -65,24 +65,30 @@ def find_edges(texts: tf.Tensor, starts: tf.RaggedTensor, ends: tf.RaggedTensor)
     codes = tf.strings.unicode_decode(texts, "UTF-8")
     space = tf.constant(_is_space())
     visible = ~tf.gather(space, tf.minimum(codes.flat_values, tf.size(space) - 1))
-    before = tf.concat([[0], tf.cumsum(tf.cast(visible, tf.int32))], 0)
-    places = tf.where(visible)[:, 0]  # indices of visible characters over all texts
-    places = tf.concat([tf.cast(places, tf.int32), [0]], 0)  # an entry for texts of only spaces
+    visible_before = tf.concat([[0], tf.cumsum(tf.cast(visible, tf.int32))], 0)
+    visible_indices = tf.where(visible)[:, 0]  # indices of visible characters over all texts
+    # The last entry is for texts of only spaces.
+    visible_indices = tf.concat([tf.cast(visible_indices, tf.int32), [0]], 0)
     text_start = tf.gather(tf.cast(codes.row_starts(), tf.int32), starts.value_rowids())  # (P,)
 
-    first = tf.gather(before, starts.flat_values + text_start)  # visible characters before
-    after = tf.gather(before, ends.flat_values + text_start)
-    piece = tf.where(after > first)  # (visible subwords, 1)
-    begins, limits = tf.gather_nd(first, piece), tf.gather_nd(after, piece)
-    yes = tf.ones([1], tf.bool)
-    is_first = tf.concat([yes, begins[1:] != begins[:-1]], 0)[: tf.size(begins)]
-    is_last = tf.concat([limits[1:] != limits[:-1], yes], 0)[: tf.size(begins)]
-    size = tf.shape(first, tf.int64)
-    left = tf.gather(places, first)
-    right = tf.where(after > first, tf.gather(places, tf.maximum(after - 1, 0)) + 1, left)
+    # Numbers of visible characters before the start and before the end of each subword, (P,).
+    before_start = tf.gather(visible_before, starts.flat_values + text_start)
+    before_end = tf.gather(visible_before, ends.flat_values + text_start)
+    piece = tf.where(before_end > before_start)  # (visible subwords, 1)
+    begins, limits = tf.gather_nd(before_start, piece), tf.gather_nd(before_end, piece)
+    true = tf.ones([1], tf.bool)
+    is_first = tf.concat([true, begins[1:] != begins[:-1]], 0)[: tf.size(begins)]
+    is_last = tf.concat([limits[1:] != limits[:-1], true], 0)[: tf.size(begins)]
+    size = tf.shape(before_start, tf.int64)
+    trimmed_starts = tf.gather(visible_indices, before_start)
+    trimmed_ends = tf.where(
+        before_end > before_start,
+        tf.gather(visible_indices, tf.maximum(before_end - 1, 0)) + 1,
+        trimmed_starts,
+    )
     return Edges(
-        starts=starts.with_flat_values(left - text_start),
-        ends=ends.with_flat_values(right - text_start),
+        starts=starts.with_flat_values(trimmed_starts - text_start),
+        ends=ends.with_flat_values(trimmed_ends - text_start),
         can_begin=starts.with_flat_values(tf.scatter_nd(piece, is_first, size)),
         can_end=ends.with_flat_values(tf.scatter_nd(piece, is_last, size)),
     )
@@ -127,12 +133,12 @@ def covering_pieces(
     last = np.searchsorted(begins, np.asarray(ends) + text * far) - 1
     first = np.clip(first, low, np.maximum(high, low))
     last = np.clip(np.maximum(last, first), low, np.maximum(high, low))
-    found = high >= low
-    first, last = first[found], last[found]
+    has_piece = high >= low
+    first, last = first[has_piece], last[has_piece]
     # Of subwords that begin at the same character the first, of those with the same end the last.
     first = np.searchsorted(begins, begins[first])
     last = np.searchsorted(limits, limits[last], side="right") - 1
     offsets = edges.starts.row_starts().numpy()[text]
     pieces = np.full((2, len(text)), -1, np.int64)
-    pieces[:, found] = visible[first] - offsets[found], visible[last] - offsets[found]
+    pieces[:, has_piece] = visible[first] - offsets[has_piece], visible[last] - offsets[has_piece]
     return pieces[0], pieces[1]

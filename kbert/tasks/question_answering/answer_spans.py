@@ -67,11 +67,11 @@ def best_spans(
     last = ops.minimum(first + best % width, tokens - 1)
     real = scores > NO_SPAN / 2
     characters = {"starts": (starts, first), "ends": (ends, last)}
-    found = {
-        name: ops.where(real, ops.take_along_axis(place, ops.cast(at, "int32"), axis=1), 0)
-        for name, (place, at) in characters.items()
+    spans = {
+        name: ops.where(real, ops.take_along_axis(edges, ops.cast(index, "int32"), axis=1), 0)
+        for name, (edges, index) in characters.items()
     }
-    return {**found, "scores": ops.where(real, scores, NO_SPAN)}
+    return {**spans, "scores": ops.where(real, scores, NO_SPAN)}
 
 
 def merge_windows(
@@ -95,8 +95,8 @@ def merge_windows(
     order = tf.argsort(flat["scores"], direction="DESCENDING", stable=True)
     order = tf.gather(order, tf.argsort(tf.gather(question, order), stable=True))
     # Every window has K entries, so every question has at least K.
-    first = tf.searchsorted(tf.gather(question, order), tf.range(num_questions))
-    best = tf.gather(order, first[:, None] + tf.range(count))  # (Q, K)
+    first_entries = tf.searchsorted(tf.gather(question, order), tf.range(num_questions))
+    best = tf.gather(order, first_entries[:, None] + tf.range(count))  # (Q, K)
     merged = {name: tf.gather(x, best) for name, x in flat.items()}
     nulls = tf.math.unsorted_segment_min(windows["null_scores"], questions, num_questions)
     return {**merged, "null_scores": nulls}

@@ -13,27 +13,27 @@ class QuestionAnswererOptions(RowOptions):
 
     max_length: int | None = option(
         None,
-        help="Tokens of a window with its question and special tokens. None: 384, or what the "
-        "encoder takes if that is less.",
+        help="Maximum tokens in a window, including question and special tokens. None: 384, or the "
+        "encoder's maximum if that is less.",
         at_least=4,
     )
     doc_stride: int | None = option(
         None,
-        help="Tokens from the start of a window to that of the next. None: 128, or half of what a "
-        "window holds with the longest question if that is less.",
+        help="Tokens from the start of one window to the start of the next. None: 128, or half of "
+        "a window's context with the longest question if that is less.",
         at_least=1,
     )
     max_question_length: int | None = option(
         None,
-        help="Tokens after which a question is cut. None: 64, or a quarter of max_length if that "
-        "is less.",
+        help="Maximum tokens in a question; longer ones are truncated. None: 64, or a quarter of "
+        "max_length if that is less.",
         at_least=1,
     )
-    max_answer_length: int = option(30, help="Most tokens of an answer.", at_least=1)
-    n_best: int = option(20, help="Answers that a prediction names, K.", at_least=1)
+    max_answer_length: int = option(30, help="Maximum tokens in an answer.", at_least=1)
+    n_best: int = option(20, help="Number of answers in a prediction, K.", at_least=1)
     null_threshold: float | None = option(
         None,
-        help='The answer is "" where the score of "no answer" is more than this above that of the '
-        "best span. None always answers, if the context has a word; fit makes 0.0 of it where the "
+        help='The answer is "" if the score of "no answer" exceeds the score of the best span by '
+        "more than this. None: always answer if the context has a word; fit sets it to 0.0 if the "
         "data has questions without an answer.",
     )

@@ -94,8 +94,8 @@ class QuestionAnswerer(FineTuningTask):
         if self.max_question_length is None:
             self.max_question_length = min(MAX_QUESTION_LENGTH, self.max_length // 4)
         if self.doc_stride is None:
-            taken = self.max_question_length + 2 + tokenizer.pair_separators
-            self.doc_stride = min(DOC_STRIDE, max((self.max_length - taken) // 2, 1))
+            overhead = self.max_question_length + 2 + tokenizer.pair_separators
+            self.doc_stride = min(DOC_STRIDE, max((self.max_length - overhead) // 2, 1))
         self.windows = QuestionWindows(
             tokenizer,
             self.form,
@@ -140,7 +140,7 @@ class QuestionAnswerer(FineTuningTask):
         return f"answer {answers[0]!r}" if answers else "no answer"
 
     def token_marks(self, features: Tensors) -> dict[int, str]:
-        """Returns a mark for each token of the answer, if the window has it."""
+        """Returns token index -> "*" for each token of the answer, if the window contains it."""
         first, last = features["labels"].tolist()
         return dict.fromkeys(range(first, last + 1), "*") if first else {}
 
@@ -161,7 +161,7 @@ class QuestionAnswerer(FineTuningTask):
         golds = table["answers"]
         if all(golds):
             raise ValueError(
-                "The null threshold is tuned on questions of which some have no answer in their "
+                "Tuning the null threshold requires some questions without an answer in their "
                 f"context. Received: {len(golds)} questions, all with an answer"
             )
         answers = self.predict(table, **options)
@@ -186,8 +186,8 @@ class QuestionAnswerer(FineTuningTask):
         ragged, windows = self.windows.columns(questions, contexts, context)
         dense = {}
         if labelled:
-            place = (contexts, context, windows, _first_answers(table))
-            dense["labels"] = self.windows.labels(ragged["first"], *place)
+            label_inputs = (contexts, context, windows, _first_answers(table))
+            dense["labels"] = self.windows.labels(ragged["first"], *label_inputs)
         tokens = sum(ragged[name].row_lengths().numpy() for name in ("first", "second"))
         return Rows(
             ragged=ragged,
@@ -200,7 +200,7 @@ class QuestionAnswerer(FineTuningTask):
     def report_cut(self, cut: int, count: int, what: str = "") -> None:
         if cut:
             logging.warning(
-                "%d of %d %squestions have more than %d tokens and are cut there",
+                "%d of %d %squestions have more than %d tokens and are truncated",
                 *(cut, count, what, self.max_question_length),
             )
 
@@ -230,9 +230,12 @@ class QuestionAnswerer(FineTuningTask):
     def terms(self, logits: Tensors, batch: Tensors) -> Terms:
         weights = batch["label_weights"]
         pairs = [(logits["start"], 0), (logits["end"], 1)]
-        each = [(x, batch["labels"][:, column], weights) for x, column in pairs]
-        (start, count), (end, _) = (cross_entropy(*answer) for answer in each)
-        metrics = {"start_accuracy": accuracy(*each[0]), "end_accuracy": accuracy(*each[1])}
+        predictions = [(x, batch["labels"][:, column], weights) for x, column in pairs]
+        (start, count), (end, _) = (cross_entropy(*answer) for answer in predictions)
+        metrics = {
+            "start_accuracy": accuracy(*predictions[0]),
+            "end_accuracy": accuracy(*predictions[1]),
+        }
         return {"span_loss": ((start + end) / 2, count)}, metrics
 
     def predictions(self, logits: Tensors, batch: Tensors) -> dict[str, Prediction]:
@@ -240,7 +243,7 @@ class QuestionAnswerer(FineTuningTask):
         return {name: Prediction("classes", logits[name], weights) for name in ("start", "end")}
 
     def outputs(self, logits: Tensors, batch: Tensors) -> dict[str, Any]:
-        found = best_spans(
+        spans = best_spans(
             logits["start"],
             logits["end"],
             batch["answer_starts"],
@@ -250,7 +253,7 @@ class QuestionAnswerer(FineTuningTask):
         )
         sums = logits["start"] + logits["end"]
         cls = self.form.cls_columns(batch["padding_mask"])[:, None]
-        return {**found, "null_scores": ops.take_along_axis(sums, cls, axis=1)[:, 0]}
+        return {**spans, "null_scores": ops.take_along_axis(sums, cls, axis=1)[:, 0]}
 
     def decode(self, table: Table, rows: Rows, outputs: Sequence[Tensors]) -> Sequence:
         table = _questions(table)
@@ -259,13 +262,17 @@ class QuestionAnswerer(FineTuningTask):
         with tf.device("CPU"):
             windows = {name: np.stack([row[name] for row in outputs]) for name in outputs[0]}
             merged = merge_windows(tf.constant(rows.examples), len(table), windows)
-            chosen = {k: v.numpy() for k, v in choose(merged, self.null_threshold).items()}
+            answers = {k: v.numpy() for k, v in choose(merged, self.null_threshold).items()}
         spans = {name: merged[name].numpy() for name in ("starts", "ends")}
-        return [self._answer(row, table, spans, chosen) for row in range(len(table))]
+        return [self._answer(row, table, spans, answers) for row in range(len(table))]
 
     def _answer(
         self, row: int, table: Table, spans: dict[str, np.ndarray], chosen: dict[str, np.ndarray]
     ) -> dict[str, Any]:
+        """Returns the answer to the question in a row of the table, as an entry of `predict`.
+
+        `spans` has "starts" and "ends" (Q, K), the best spans; `chosen` is the result of `choose`.
+        """
         context = table["context"][row]
         n_best = [
             {"answer": context[start:end], "start": start, "end": end, "probability": probability}
@@ -326,46 +333,52 @@ class QuestionAnswerer(FineTuningTask):
 
 
 def _questions(table: Table) -> Table:
-    """Renames the columns of pairs to questions and contexts."""
+    """Returns a table with `question` and `context`, which in pairs are `first` and `second`.
+
+    Raises ValueError if the table has neither.
+    """
     if "question" in table:
         return table
     if not len(table):
         return Table({"question": [], "context": []})
     if "first" not in table:
         raise ValueError(
-            "A question answerer's inputs are the columns `question` and `context`, or pairs of "
-            f"them. Received: the columns {list(table.columns)}"
+            "The table must have the columns `question` and `context`, or `first` and `second`. "
+            f"Received: the columns {list(table.columns)}"
         )
     return table.rename({"first": "question", "second": "context"})
 
 
 def _golds(table: Table) -> list:
-    """Returns the right answers to each question; an empty list if the context has none."""
+    """Returns the column `answers`: a list of right texts per question, empty for no answer."""
     return _questions(table)["answers"]
 
 
 def _first_answers(table: Table) -> tuple[np.ndarray, np.ndarray]:
-    """Returns start and end of each question's first answer, in characters; -1 for no answer.
+    """Returns start and end of each question's first answer in characters, (Q,) each; -1 = none.
 
-    The end is the character after the last one.
+    The end is the character after the last one. Raises ValueError if the context does not have the
+    answer at its start.
     """
     starts, ends = np.full(len(table), -1, np.int64), np.full(len(table), -1, np.int64)
     columns = (table[name] for name in ("context", "answers", "answer_starts"))
-    for row, (context, answers, places) in enumerate(zip(*columns, strict=True)):
-        are_listed = isinstance(places, list | tuple)
-        if not (are_listed and all(isinstance(place, int | np.integer) for place in places)):
+    for row, (context, answers, positions) in enumerate(zip(*columns, strict=True)):
+        are_listed = isinstance(positions, list | tuple)
+        if not (
+            are_listed and all(isinstance(position, int | np.integer) for position in positions)
+        ):
             raise ValueError(
                 f"{table.place(row)}: answer_starts must be a list of whole numbers, the "
-                f"characters at which the answers begin. Received: {places!r:.80}"
+                f"characters at which the answers begin. Received: {positions!r:.80}"
             )
-        if len(answers) != len(places):
+        if len(answers) != len(positions):
             raise ValueError(
-                f"{table.place(row)}: every answer has a place in answer_starts. Received: "
-                f"{len(answers)} answers, {len(places)} places"
+                f"{table.place(row)}: answer_starts must have one entry per answer. Received: "
+                f"{len(answers)} answers, {len(positions)} entries"
             )
         if not answers:
             continue
-        start, end = places[0], places[0] + len(answers[0])
+        start, end = positions[0], positions[0] + len(answers[0])
         if not answers[0] or start < 0 or context[start:end] != answers[0]:
             raise ValueError(
                 f"{table.place(row)}: the context must have the answer at the character given in "
@@ -377,9 +390,9 @@ def _first_answers(table: Table) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _best_spans(answers: Sequence[Any]) -> tuple[list[str], list[float]]:
-    """Returns each question's best span, even if no answer was chosen, and its null score.
+    """Returns each question's best span as text, even if "no answer" was chosen; and null scores.
 
-    The null score is relative to the score of the best span.
+    A null score, that of "no answer", is relative to the score of the best span.
     """
     spans = [next((x["answer"] for x in a["n_best"] if x["answer"]), "") for a in answers]
     return spans, [answer["null_score"] - answer["score"] for answer in answers]

@@ -65,13 +65,13 @@ class QuestionWindows:
         budget = max_length - max_question_length - self.specials
         if max_question_length < 1 or budget < 1:
             raise ValueError(
-                "A row must hold a question of max_question_length tokens, the special tokens and "
-                f"a token of the context. Received: max_question_length={max_question_length}, "
+                "max_length must be enough for max_question_length (1 or more), the special tokens "
+                f"and a token of the context. Received: max_question_length={max_question_length}, "
                 f"max_length={max_length}"
             )
         if not 1 <= doc_stride <= budget:
             raise ValueError(
-                f"doc_stride must be from 1 to {budget}, the tokens that a row leaves after the "
+                f"doc_stride must be from 1 to {budget}, the context tokens in a window with the "
                 f"longest question. Received: doc_stride={doc_stride}"
             )
 
@@ -89,10 +89,10 @@ class QuestionWindows:
     def read_all(self, texts: Sequence[str]) -> Contexts:
         """Tokenises any number of contexts, in chunks to bound memory."""
         chunks = [chunk for _, chunk in inference.chunks(texts)] or [[]]
-        parts = [self.read(tf.constant(chunk, tf.string)) for chunk in chunks]
+        contexts = [self.read(tf.constant(chunk, tf.string)) for chunk in chunks]
         names = [field.name for field in dataclasses.fields(Edges)]
-        edges = {name: tf.concat([getattr(x.edges, name) for x in parts], 0) for name in names}
-        return Contexts(ids=tf.concat([x.ids for x in parts], 0), edges=Edges(**edges))
+        edges = {name: tf.concat([getattr(x.edges, name) for x in contexts], 0) for name in names}
+        return Contexts(ids=tf.concat([x.ids for x in contexts], 0), edges=Edges(**edges))
 
     def columns(
         self, questions: tf.RaggedTensor, contexts: Contexts, context: tf.Tensor
@@ -164,25 +164,32 @@ class QuestionWindows:
         pieces = np.stack(covering_pieces(contexts.edges, context, *answers), 1)  # (Q, 2)
         pieces[starts < 0] = -1
         pieces = pieces[windows.text.numpy()]  # (W, 2)
-        places = pieces - windows.starts.numpy()[:, None]
+        positions = pieces - windows.starts.numpy()[:, None]
         sizes = windows.sizes.numpy()
-        inside = (pieces[:, 0] >= 0) & (places[:, 0] >= 0) & (places[:, 1] < sizes)
-        before = questions.row_lengths().numpy() + self._before
-        cls = before + sizes + 1 if self._cls_last else np.zeros_like(before)
-        found = np.where(inside[:, None], places + before[:, None], cls[:, None])
-        return found.astype(np.int32)
+        inside = (pieces[:, 0] >= 0) & (positions[:, 0] >= 0) & (positions[:, 1] < sizes)
+        tokens_before = questions.row_lengths().numpy() + self._before
+        cls = tokens_before + sizes + 1 if self._cls_last else np.zeros_like(tokens_before)
+        columns = np.where(inside[:, None], positions + tokens_before[:, None], cls[:, None])
+        return columns.astype(np.int32)
 
     def edge_columns(
         self, columns: dict[str, tf.RaggedTensor], width: tf.Tensor
     ) -> dict[str, tf.Tensor]:
-        """Returns `answer_starts` and `answer_ends` (B, T) at the packed ids; -1 elsewhere."""
-        before = tf.cast(columns["first"].row_lengths(), tf.int32) + self._before
+        """Returns `answer_starts` and `answer_ends` (B, T) for the tokens of packed rows.
+
+        `columns` are those of B rows, see `columns`; `width` is T. Special tokens, question and
+        padding have -1.
+        """
+        tokens_before = tf.cast(columns["first"].row_lengths(), tf.int32) + self._before
         names = ("answer_starts", "answer_ends")
-        return {name: _behind(before, columns[name], width) for name in names}
+        return {name: _behind(tokens_before, columns[name], width) for name in names}
 
 
 def _behind(before: tf.Tensor, values: tf.RaggedTensor, width: tf.Tensor) -> tf.Tensor:
-    """Places each row's values after `before` columns of -1, and fills up with -1, (B, T)."""
+    """Places values (B, ragged) into (B, T), T = `width`; -1 elsewhere.
+
+    In each row they follow `before` (B,) columns of -1.
+    """
     flat = tf.concat([values.flat_values, [-1]], 0)
     column = tf.range(width) - before[:, None]
     inside = (column >= 0) & (column < tf.cast(values.row_lengths(), tf.int32)[:, None])

@@ -27,15 +27,15 @@ def answer_signature(task: Any) -> Signature:
         rows, windows = task.windows.columns(questions, contexts, tf.range(count))
         outputs = _encode_windows(task, rows, tf.size(windows.text))
         merged = merge_windows(windows.text, count, outputs)
-        chosen = choose(merged, task.null_threshold)
-        start, end = chosen["starts"], chosen["ends"]
+        answers = choose(merged, task.null_threshold)
+        start, end = answers["starts"], answers["ends"]
         return {
             "answer": tf.strings.substr(context, start, end - start, unit="UTF8_CHAR"),
             "start": start,
             "end": end,
-            "score": chosen["scores"],
-            "probability": chosen["probabilities"],
-            "null_score": chosen["null_scores"],
+            "score": answers["scores"],
+            "probability": answers["probabilities"],
+            "null_score": answers["null_scores"],
         }
 
     specs = [tf.TensorSpec([None], tf.string, name) for name in ("question", "context")]
@@ -43,7 +43,10 @@ def answer_signature(task: Any) -> Signature:
 
 
 def _encode_windows(task: Any, rows: dict[str, Any], count: tf.Tensor) -> dict[str, tf.Tensor]:
-    """Returns the task's `outputs` for W windows, computed in groups."""
+    """Returns the task's `outputs` for the windows, computed in groups of `WINDOWS_AT_ONCE`.
+
+    `rows` are the columns of `QuestionWindows.columns`; `count` is W, the number of windows.
+    """
     spans = tf.TensorSpec([None, task.n_best], tf.int32)
     specs = {
         "starts": spans,

@@ -19,6 +19,8 @@ _VERSION = "#version: 0.2"  # first line of a merges.txt
 def as_vocabulary(given: Mapping[str, int] | Sequence[str] | str | os.PathLike) -> list[str]:
     """Converts the `vocabulary` argument of a tokenizer to tokens in the order of their ids.
 
+    The argument is a dict token -> id, the tokens in order, or the path of a vocab.json.
+
     Raises:
         FileNotFoundError: no such file.
         ValueError: not a JSON object, ids with gaps, or a duplicate token.
@@ -36,18 +38,20 @@ def as_vocabulary(given: Mapping[str, int] | Sequence[str] | str | os.PathLike) 
         return list(given)
     whole = all(type(number) is int for number in given.values())
     if not whole or sorted(given.values()) != list(range(len(given))):
-        raise ValueError(f"Ids of a vocabulary run from 0 without gaps. Received: {source}")
+        raise ValueError(f"Ids of a vocabulary must run from 0 without gaps. Received: {source}")
     return sorted(given, key=given.__getitem__)
 
 
 def as_merges(
     given: Iterable[str | tuple[str, str]] | str | os.PathLike,
 ) -> list[tuple[str, str]]:
-    """Converts the `merges` argument of a tokenizer to pairs of tokens.
+    """Converts the `merges` argument of a tokenizer to pairs of tokens, in the same order.
+
+    The argument contains pairs or strings "a b", or is the path of a merges.txt.
 
     Raises:
         FileNotFoundError: no such file.
-        ValueError: an entry is not a pair of tokens.
+        ValueError: the file is not UTF-8, or an entry is not a pair of tokens.
     """
     if isinstance(given, str | os.PathLike):
         lines = read_lines(given, "merges", "pair")
@@ -67,29 +71,32 @@ def as_merges(
 def check_model(
     vocabulary: Sequence[str], merges: Iterable[tuple[str, str]], special_tokens: Iterable[str]
 ) -> None:
-    """Raises if vocabulary, merges and special tokens do not fit each other."""
+    """Raises ValueError if a byte, a part or result of a merge, or a special token is missing.
+
+    Also raises if a merge contains a character that stands for no byte.
+    """
     known = set(vocabulary)
     missing = [character for character in IN_UTF8 if character not in known]
     if missing:
         raise ValueError(
-            "A byte-level vocabulary must hold all 243 bytes that UTF-8 uses. Received: "
+            "A byte-level vocabulary must contain all 243 bytes that UTF-8 uses. Received: "
             f"{len(known)} pieces without {' '.join(missing[:8])}{' …' if missing[8:] else ''}"
         )
     for first, second in merges:
         for piece in (first, second, first + second):
             if piece not in known:
                 raise ValueError(
-                    "The vocabulary must hold both parts of every merge and its result. Received: "
-                    f"merge {first} {second} without {piece!r}"
+                    "The vocabulary must contain both parts of every merge and its result. "
+                    f"Received: merge {first} {second} without {piece!r}"
                 )
         if not is_spelled(first + second):
             raise ValueError(
-                "Byte-level merges are of characters that stand for bytes (a space is \u0120). "
-                f"Received: {first} {second}"
+                "Byte-level merges must consist of characters that stand for bytes (a space is "
+                f"\u0120). Received: {first} {second}"
             )
     for token in special_tokens:
         if token not in known:
-            raise ValueError(f"The vocabulary must hold the special tokens. Received: {token!r}")
+            raise ValueError(f"The vocabulary must contain the special tokens. Received: {token!r}")
 
 
 def save_model(folder: Path, vocabulary: Sequence[str], merges: Iterable[tuple[str, str]]) -> None:
@@ -101,7 +108,11 @@ def save_model(folder: Path, vocabulary: Sequence[str], merges: Iterable[tuple[s
 
 
 def read_model(folder: TokenizerFolder) -> tuple[dict[str, int], Any]:
-    """Reads vocabulary and merges from vocab.json and merges.txt, or else from tokenizer.json."""
+    """Returns token -> id, and the merges, as arguments of a byte-pair tokenizer.
+
+    The merges are the path of merges.txt if vocab.json and merges.txt exist. Otherwise both come
+    from tokenizer.json, the merges as a list.
+    """
     if folder.has("vocab.json", "merges.txt"):
         return read_json(folder.path / "vocab.json"), folder.path / "merges.txt"
     model = folder.full["model"]
@@ -110,7 +121,7 @@ def read_model(folder: TokenizerFolder) -> tuple[dict[str, int], Any]:
 
 
 def ends_words(vocabulary: Iterable[str]) -> bool:
-    """Whether tokens consist of characters and mark the end of a word with "</w>", like GPT's.
+    """Whether a vocabulary is like GPT's: some tokens end in "</w>", and some bytes are missing.
 
     Example:
         >>> ends_words(["l", "o</w>"]), ends_words(["l", "o"])

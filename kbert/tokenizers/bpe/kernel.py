@@ -73,7 +73,7 @@ class BytePairKernel:
         return ids, is_first
 
     def _spelled(self, words: tf.Tensor) -> tuple[tf.RaggedTensor, tf.Tensor]:
-        """Returns rows of ids for words (U,), and the row of each word (U,).
+        """Returns a table of token ids (rows, None), and the row of each distinct word (U,) in it.
 
         The first V rows contain one id each; after them come the words that SentencePiece merged.
         """
@@ -90,7 +90,7 @@ class BytePairKernel:
         return rows, tf.where(is_piece, place, place_behind)
 
     def _merged(self, words: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns the ids of words (N,), all together, and the row splits (N + 1,)."""
+        """Returns the ids of words (N,), concatenated, and the row splits of the words (N + 1,)."""
         characters = tf.strings.unicode_transcode(words, "ISO-8859-1", "UTF-8")
         pieces, row_splits = sentencepiece(self._model, characters)
         return tf.gather(self._model_ids, pieces), row_splits

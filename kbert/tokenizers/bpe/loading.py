@@ -71,7 +71,10 @@ def load_byte_pair(folder: TokenizerFolder, **options: Any) -> BytePairTokenizer
 
 
 def _check_pipeline(folder: TokenizerFolder, own: bool) -> None:
-    """Raises if tokenizer.json needs more than NFC, known word splitting and merges."""
+    """Raises ValueError if tokenizer.json needs more than NFC, known word splitting and merges.
+
+    `own`: whether transformers ignores its normalizer and pre-tokenizer for this class.
+    """
     model = folder.full["model"]
     asked = {name: model.get(name) for name, plain in _MODEL.items() if model.get(name) != plain}
     asked = {name: value for name, value in asked.items() if value}
@@ -82,34 +85,40 @@ def _check_pipeline(folder: TokenizerFolder, own: bool) -> None:
     if not own and others:
         asked["normalizer"] = others[0]
     folder.refuse(
-        "A byte-level BPE is read with GPT-2's words (pre_tokenizer ByteLevel) or Llama 3's, plain "
+        "A byte-level BPE must have GPT-2's words (pre_tokenizer ByteLevel) or Llama 3's, plain "
         "merges and no normalizer but NFC",
         asked,
     )
 
 
 def _check_pieces(folder: TokenizerFolder, vocabulary: dict[str, int], merges: Any) -> None:
-    """Raises if vocab.json or merges.txt differ from tokenizer.json in the same folder."""
+    """Raises ValueError if tokenizer.json has other ids or merges than vocab.json and merges.txt.
+
+    Without these two files it does nothing. `vocabulary` and `merges` come from `read_model`.
+    """
     if not folder.has("vocab.json", "merges.txt"):
         return
     model = folder.full["model"]
     others = [x for x, n in model.get("vocab", {}).items() if vocabulary.get(x, n) != n]
     if others:
         raise ValueError(
-            "vocab.json and tokenizer.json of a folder hold the same pieces. Received: "
+            "vocab.json and tokenizer.json of a folder must have the same tokens. Received: "
             f"{others[0]!r} with the id {model['vocab'][others[0]]} in tokenizer.json, and "
             f"{vocabulary[others[0]]} in vocab.json of {folder.path}"
         )
     there = [tuple(x.split(" ") if isinstance(x, str) else x) for x in model.get("merges", [])]
     if there != as_merges(merges):
         raise ValueError(
-            "merges.txt and tokenizer.json of a folder hold the same merges. "
-            f"Received: others in {folder.path}"
+            "merges.txt and tokenizer.json of a folder must have the same merges. Received: "
+            f"others in {folder.path}"
         )
 
 
 def _ends(roles: dict[str, str]) -> dict[str, str]:
-    """Adds "cls" and "sep" if the files name only "bos" and "eos", like GPT-2's."""
+    """Returns role -> special token, in which "bos" is also "cls" and "eos" also "sep".
+
+    Tokens that the files name for "cls" and "sep" stay; GPT-2's files name none.
+    """
     ends = {"cls": roles.get("bos"), "sep": roles.get("eos")}
     return {role: token for role, token in ends.items() if token} | roles
 
@@ -117,7 +126,10 @@ def _ends(roles: dict[str, str]) -> dict[str, str]:
 def _found_in_every_text(
     folder: TokenizerFolder, roles: dict[str, str], added: list[dict[str, Any]]
 ) -> list[str]:
-    """Returns the added tokens that are not special."""
+    """Returns the added tokens that are not special, which are recognised in every text.
+
+    `roles`: role -> special token; `added`: the entries of `TokenizerFolder.added_tokens`.
+    """
     specials = {*roles.values(), *folder.specials_without_role()}
     return [
         token["content"]
@@ -130,7 +142,11 @@ def _found_in_every_text(
 def _without_role(
     folder: TokenizerFolder, roles: dict[str, str], added: list[dict[str, Any]], found: list[str]
 ) -> list[str]:
-    """Returns the special tokens without a role, in the order of their ids."""
+    """Returns the special tokens without a role: those in `added` by id, then the others sorted.
+
+    `roles`: role -> special token; `added`: the entries of `TokenizerFolder.added_tokens`; `found`:
+    the added tokens that are not special.
+    """
     in_order = [token["content"] for token in sorted(added, key=lambda token: token["id"])]
     others = {*roles.values(), *found}
     names = [name for name in in_order if name not in others]
@@ -145,7 +161,11 @@ def _add_prefix_space(folder: TokenizerFolder, own: bool) -> bool:
 def _mask_takes_space(
     folder: TokenizerFolder, mask: str | None, added: list[dict[str, Any]]
 ) -> bool:
-    """Returns the setting of the files, or RoBERTa's default (True) if they have none."""
+    """Whether the token `mask` takes the white space before it ("lstrip"); True by default.
+
+    Raises ValueError if another token has "lstrip", or any has "rstrip" or "single_word". `added`
+    are the entries of `TokenizerFolder.added_tokens`.
+    """
     entries = [folder.special.get("mask_token"), folder.config.get("mask_token"), *added]
     takes_space = True
     for entry in entries:

@@ -59,7 +59,7 @@ def _ranks(merges: Iterable[Pair]) -> dict[Pair, int]:
 
 
 def live_merges(merges: Iterable[Pair]) -> tuple[list[str], list[Pair]]:
-    """Returns the pieces that can be made, with bytes, and the merges that can occur, in order.
+    """Returns the tokens that can occur, bytes first, and the merges that can occur, in order.
 
     Example:
         >>> made, merges = live_merges([("a", "b"), ("ab", "c"), ("x", "yz")])
@@ -74,7 +74,7 @@ def live_merges(merges: Iterable[Pair]) -> tuple[list[str], list[Pair]]:
 
 
 def live_pieces(merges: Iterable[Pair]) -> dict[str, int]:
-    """Returns each piece that can be made -> the rank of the merge that makes it.
+    """Returns each token that merges can make -> the rank of the merge that makes it.
 
     Example:
         >>> live_pieces([("b", "c"), ("a", "b"), ("ab", "c"), ("a", "bc")])

@@ -79,7 +79,7 @@ def split_words(texts: tf.Tensor, words: str = "gpt2") -> tf.RaggedTensor:
 
 
 def _split(cut: tf.Tensor) -> tf.RaggedTensor:
-    """Splits texts at cuts and drops empty strings."""
+    """Splits texts (B,) at the separator `CUT` into words (B, None); drops empty words."""
     parts = tf.strings.split(cut, CUT)
     flat = parts.flat_values
     keep = tf.not_equal(flat, "")

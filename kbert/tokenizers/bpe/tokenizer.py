@@ -127,8 +127,7 @@ class BytePairTokenizer(Tokenizer):
             raise ValueError(f"`words` must be one of {', '.join(PATTERNS)}. Received: {words!r}")
         if words != "gpt2" and add_prefix_space:
             raise ValueError(
-                "Only GPT-2's words take a space before the text: `add_prefix_space`. "
-                f"Received: words={words!r}"
+                f"`add_prefix_space` is supported for GPT-2's words only. Received: words={words!r}"
             )
         if normalization not in (None, "nfc"):
             raise ValueError(f'normalization must be "nfc" or None. Received: {normalization!r}')
@@ -186,7 +185,10 @@ class BytePairTokenizer(Tokenizer):
     def _segments(
         self, tokens: Collection[str], written: Callable[[str], str]
     ) -> TokenSegments | None:
-        """Returns a finder of tokens; `written` maps a token to its form in texts."""
+        """Returns an object that finds `tokens` in texts; None if there are none.
+
+        `written` maps a token to its form in those texts.
+        """
         if not tokens:
             return None
         mask = self.mask_token if self.mask_takes_space and self.mask_token in tokens else None
@@ -257,7 +259,7 @@ class BytePairTokenizer(Tokenizer):
         return bool(self.normalization or self.added_tokens or not plain)
 
     def _entry(self, token: str) -> dict[str, Any]:
-        """Returns an added or special token in the format of tokenizer.json."""
+        """Returns the tokenizer.json entry of an added or special token, with its id and flags."""
         late = self.added_tokens if self.normalized_tokens is None else self.normalized_tokens
         return {
             "id": self._id_of[token],
@@ -313,13 +315,13 @@ class BytePairTokenizer(Tokenizer):
         return ids, starts, ends, is_first
 
     def _pieces(self, texts: tf.Tensor) -> Pieces:
-        """Returns the tokens of valid texts."""
+        """Returns ids, byte ranges and word starts of texts (B,), which are valid UTF-8."""
         if self._in_given is None:
             return self._normalized_pieces(texts)
         return self._in_given.encode(texts, self._normalized_pieces)
 
     def _normalized_pieces(self, texts: tf.Tensor) -> Pieces:
-        """Returns the tokens of valid texts, after tokens of the original text have been found."""
+        """Like `_pieces`, for texts between the tokens that are matched before normalisation."""
         normal = texts if self.normalization is None else nfc(texts)
         if self._in_normal is None:
             pieces = self._plain_pieces(normal)
@@ -331,7 +333,7 @@ class BytePairTokenizer(Tokenizer):
         return ids, *ranges_before_nfc(texts, normal, starts, ends), is_first
 
     def _plain_pieces(self, texts: tf.Tensor) -> Pieces:
-        """Returns the tokens of valid texts, without added and special tokens."""
+        """Like `_pieces`, for normalised texts; finds no added and no special tokens."""
         added = tf.zeros_like(texts, tf.int32)
         if self.add_prefix_space:
             texts, added = prefix_space(texts)
@@ -360,7 +362,9 @@ def _normalized(encode: ArrayEncoder) -> ArrayEncoder:
 
 
 def known_tokens(vocabulary: Collection[str]) -> dict[str, str]:
-    """Returns RoBERTa's special tokens or else GPT-2's, as far as they are in the vocabulary.
+    """Returns role -> special token: RoBERTa's if <s> and </s> are in the vocabulary, else GPT-2's.
+
+    Tokens that are not in the vocabulary are omitted.
 
     Example:
         >>> known_tokens(["<|endoftext|>", "a"])["unk"]

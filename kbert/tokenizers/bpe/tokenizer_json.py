@@ -28,7 +28,7 @@ def save_tokenizer_json(
     ends: tuple[str | None, str | None],
     pair_separators: int,
 ) -> None:
-    """Writes tokenizer.json.
+    """Writes a byte-level BPE tokenizer as Hugging Face's tokenizer.json.
 
     Args:
         path: the file to write.
@@ -39,7 +39,7 @@ def save_tokenizer_json(
         add_prefix_space: whether a text is encoded with a space before it.
         words: kind of word splitting, "gpt2" or "llama3".
         ignore_merges: whether a word that is a token is not merged.
-        ends: tokens that begin and end a model's input.
+        ends: tokens that begin and end a model's input; None for a missing one.
         pair_separators: number of separators between two texts.
     """
     ids = {piece: index for index, piece in enumerate(vocabulary)}
@@ -97,9 +97,10 @@ def words_of(pre_tokenizer: dict[str, Any]) -> str | None:
 def _template(
     ids: dict[str, int], cls: str | None, sep: str | None, pair_separators: int
 ) -> dict[str, Any] | None:
-    """Returns the template [CLS] A [SEP] and [CLS] A [SEP] B [SEP].
+    """Returns the post-processor that makes [CLS] A [SEP] and [CLS] A [SEP] B [SEP].
 
-    Returns None without both tokens or if they are the same, as in GPT-2: no tokens around texts.
+    `ids` maps tokens to ids; `pair_separators` is the number of [SEP] between A and B. Returns None
+    without both tokens or if they are the same, as in GPT-2: no tokens around texts.
     """
     if cls is None or sep is None or cls == sep:
         return None

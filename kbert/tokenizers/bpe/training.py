@@ -62,14 +62,14 @@ def train_byte_pair(
     base = [*special_tokens, *sorted(CHARACTERS)]
     if vocabulary_size < len(base):
         raise ValueError(
-            f"vocabulary_size must hold {len(base)} pieces before the first merge: "
-            f"{len(special_tokens)} special tokens and 256 bytes. Received: {vocabulary_size}"
+            f"vocabulary_size must be at least {len(base)}: {len(special_tokens)} special tokens "
+            f"and 256 bytes. Received: {vocabulary_size}"
         )
     counts = count_byte_words(
         texts, add_prefix_space=add_prefix_space, words=words, progress=progress
     )
     if not counts:
-        raise ValueError("A vocabulary needs texts with words in them. Received: none.")
+        raise ValueError("Training a vocabulary requires texts with words. Received: none.")
     merges = _merge(counts, vocabulary_size - len(special_tokens), min_frequency, progress)
     # A token that two merges make occurs once.
     made = dict.fromkeys("".join(pair) for pair in merges)
@@ -114,7 +114,11 @@ def _divide_with_space(texts: tf.Tensor, words: str) -> tf.RaggedTensor:
 def _merge(
     counts: Counter[str], size: int, min_frequency: int, progress: bool
 ) -> list[tuple[str, str]]:
-    """Returns the merges, in order, of a vocabulary of that size, which includes bytes."""
+    """Trains on `counts` (word -> count); returns the merges in order.
+
+    `size` is the maximum number of bytes and merged tokens; rarer pairs than `min_frequency` are
+    not merged.
+    """
     from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
     trainer = trainers.BpeTrainer(

@@ -24,9 +24,8 @@ def load_gpt(folder: TokenizerFolder, **options: Any) -> GptTokenizer:
     named = folder.class_name or (_CLASS if told == "openai-gpt" else told)
     if named != _CLASS:
         raise ValueError(
-            f"Of pieces that end words by {END!r} GPT's tokenizer is made, where "
-            f"tokenizer_config.json or config.json says that it is one: {_CLASS}. "
-            f"Received: {named!r} in {folder.path}"
+            f"A vocabulary whose tokens end words with {END!r} requires GPT's tokenizer, named in "
+            f"tokenizer_config.json or config.json: {_CLASS}. Received: {named!r} in {folder.path}"
         )
     _check_pipeline(folder)
     vocabulary, merges = read_model(folder)
@@ -39,7 +38,10 @@ def load_gpt(folder: TokenizerFolder, **options: Any) -> GptTokenizer:
 
 
 def _check_pipeline(folder: TokenizerFolder) -> None:
-    """Raises if tokenizer.json needs more than BERT's lower-cased words."""
+    """Raises ValueError if tokenizer.json does not lower-case and split texts like uncased BERT.
+
+    Does nothing if the folder has no tokenizer.json.
+    """
     if not folder.full.get("model"):
         return
     asked: dict[str, Any] = {}
@@ -48,4 +50,4 @@ def _check_pipeline(folder: TokenizerFolder) -> None:
         asked["normalizer"] = steps
     if (kinds := [step.get("type") for step in folder.pre_tokenizers()]) != ["BertPreTokenizer"]:
         asked["pre_tokenizer"] = kinds
-    folder.refuse("GPT's texts are lower-cased and split as uncased BERT's are", asked)
+    folder.refuse("GPT's tokenizer must lower-case and split texts as uncased BERT's does", asked)

@@ -74,8 +74,8 @@ class GptTokenizer(Tokenizer):
         self._characters = sorted(known)
         if len(self._characters) > _MOST_CHARACTERS:
             raise ValueError(
-                f"A vocabulary of GPT's has up to {_MOST_CHARACTERS:,} characters. "
-                f"Received: {len(self._characters):,}"
+                f"A GPT vocabulary must have at most {_MOST_CHARACTERS:,} characters. Received: "
+                f"{len(self._characters):,}"
             )
 
     @property
@@ -86,8 +86,8 @@ class GptTokenizer(Tokenizer):
             ValueError: always.
         """
         raise ValueError(
-            "Whole words are masked where a piece says whether it begins one; GPT's say where a "
-            f"word ends. Received: a {type(self).__name__}"
+            "Whole-word masking requires tokens that show whether they begin a word; GPT's "
+            f"tokens show where a word ends. Received: a {type(self).__name__}"
         )
 
     def get_config(self) -> dict[str, Any]:
@@ -111,7 +111,8 @@ class GptTokenizer(Tokenizer):
     def _model(self) -> tuple[bytes, tf.Tensor, tf.Tensor, tf.Tensor]:
         """A SentencePiece model of symbols; ids and lengths of its pieces; known code points.
 
-        It is created when a text is first encoded.
+        Lengths count characters; the code points are sorted. All are created when a text is first
+        encoded.
         """
         places = {character: i for i, character in enumerate(self._characters)}
 
@@ -153,12 +154,12 @@ class GptTokenizer(Tokenizer):
 
     @cached_property
     def _byte_table(self) -> tf.Tensor:
-        """Created when offsets are first needed."""
+        """Bytes of each code point after normalisation; created when offsets are first needed."""
         with tf.init_scope(), tf.device("CPU"):
             return tf.constant(byte_table(True, True))
 
     def _pieces(self, texts: tf.Tensor) -> Pieces:
-        """Returns the tokens of normalised texts, with byte ranges in these texts."""
+        """Returns ids, byte ranges and word starts (`Pieces`) of normalised texts (B,)."""
         words, word_starts, _ = split_words(texts)
         unique, index = tf.unique(words.flat_values)  # (U,), (W,)
         pieces, lengths = self._merged(unique)  # (U, None) ids and bytes
@@ -178,7 +179,7 @@ class GptTokenizer(Tokenizer):
         return of_texts(ids.flat_values), of_texts(starts), of_texts(ends), is_first
 
     def _merged(self, words: tf.Tensor) -> tuple[tf.RaggedTensor, tf.RaggedTensor]:
-        """Splits words (U,) into token ids (U, None), and returns how many bytes each covers."""
+        """Returns the token ids of words (U,), and the bytes that each token covers: (U, None)."""
         model, piece_ids, piece_lengths, known = self._model
         codes = tf.strings.unicode_decode(words, "UTF-8")  # (U, None)
         code = codes.flat_values
@@ -231,18 +232,18 @@ def _check(
     known = set(vocabulary)
     if "unk" not in special_tokens:
         raise ValueError(
-            "GPT's tokenizer has an unknown token, for characters that its vocabulary lacks. "
-            f"Received: special_tokens={dict(special_tokens)}"
+            "GPT's tokenizer must have an unknown token, for characters that its vocabulary "
+            f"lacks. Received: special_tokens={dict(special_tokens)}"
         )
     for token in (*special_tokens.values(), *additional):
         if token not in known:
-            raise ValueError(f"The vocabulary must hold the special tokens. Received: {token!r}")
+            raise ValueError(f"The vocabulary must contain the special tokens. Received: {token!r}")
     characters = {_character(piece) for piece in vocabulary} - {""}
     for first, second in merges:
         missing = [piece for piece in (first, second, first + second) if piece not in known]
         if missing or not characters.issuperset(first + second.removesuffix(END)):
             raise ValueError(
-                "The vocabulary must hold both parts of every merge, its result and their "
-                f"characters, and {END!r} ends the second part alone. "
-                f"Received: merge {first} {second}"
+                "The vocabulary must contain both parts of every merge, its result and their "
+                f"characters, and only the second part may end in {END!r}. Received: merge "
+                f"{first} {second}"
             )

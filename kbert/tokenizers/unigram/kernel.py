@@ -55,7 +55,7 @@ class Characters(NamedTuple):
 
 
 class UnigramKernel:
-    """Splits prepared texts into pieces.
+    """Splits prepared texts, from `TextPreparation`, into pieces.
 
     A model with byte_fallback has a piece for each byte of an unknown character.
 
@@ -143,7 +143,7 @@ class UnigramKernel:
         return text_ops.fast_sentencepiece(self._model, texts)
 
     def _with_bytes(self, texts: tf.Tensor, ids: tf.RaggedTensor) -> tf.RaggedTensor:
-        """Replaces unknown pieces in the ids of texts by the ids of their bytes."""
+        """Replaces unknown pieces in the ids (B, None) of texts (B,) by the ids of their bytes."""
         is_unknown = ids.values == self._unk_id
 
         def spelled() -> tuple[tf.Tensor, tf.Tensor]:
@@ -161,7 +161,11 @@ class UnigramKernel:
         return _if_any(is_unknown, spelled, ids)
 
     def _lengths_of(self, ids: tf.RaggedTensor, characters: Characters) -> tf.Tensor:
-        """Returns the number of characters of each piece, (P,)."""
+        """Returns the number of characters of each piece in `ids` (B, None), as (P,) int32.
+
+        `characters` are those of the same texts. Raises InvalidArgumentError if the pieces do not
+        cover them.
+        """
         is_unknown = ids.values == self._unk_id
         lengths = tf.where(
             is_unknown,
@@ -174,7 +178,7 @@ class UnigramKernel:
     def _spelled(
         self, ids: tf.RaggedTensor, first: tf.Tensor, last: tf.Tensor, characters: Characters
     ) -> tuple[tf.RaggedTensor, tf.Tensor, tf.Tensor]:
-        """Splits unknown pieces into one piece per byte; returns ids, first and last characters.
+        """Splits unknown pieces into one piece per byte; returns the new ids, `first` and `last`.
 
         Args:
             ids: (B, None) pieces; each run of unknown characters is one piece.
@@ -226,7 +230,11 @@ class UnigramKernel:
         return Characters(rows, starts, ends, is_space, is_unknown, signs, first_signs)
 
     def _make_parts(self, pieces: list[str]) -> tuple[tf.RaggedTensor, tf.RaggedTensor]:
-        """Returns the ids (V, None) into which each piece is split, and their character counts."""
+        """Returns the ids of the parts of each piece, and their character counts: (V, None) each.
+
+        A piece that ends in a digit and a comma has two or more parts, the last one the comma.
+        Every other piece is its own only part.
+        """
         ids = [[i] for i in range(len(pieces))]
         lengths = [[len(piece)] for piece in pieces]
         id_of = {piece: i for i, piece in enumerate(pieces)}
@@ -250,7 +258,7 @@ class UnigramKernel:
 def _if_any(
     flags: tf.Tensor, change: Callable[[], tuple[tf.Tensor, tf.Tensor]], ids: tf.RaggedTensor
 ) -> tf.RaggedTensor:
-    """Returns ids, or the values and row splits that `change` returns, if any flag is true."""
+    """Returns `ids`; if any flag is true, the rows with the values and splits from `change`."""
     values, row_splits = tf.cond(tf.reduce_any(flags), change, lambda: (ids.values, ids.row_splits))
     return tf.RaggedTensor.from_row_splits(values, row_splits, validate=False)
 
@@ -261,7 +269,10 @@ def _is_new(column: tf.Tensor) -> tf.Tensor:
 
 
 def _unknown_lengths(characters: Characters, is_unknown: tf.Tensor) -> tf.Tensor:
-    """Returns the number of characters of unknown pieces, (P,); other entries have no meaning."""
+    """Returns the number of characters of each unknown piece, (P,).
+
+    `is_unknown` (P,) marks the unknown pieces; the other entries of the result have no meaning.
+    """
     before = tf.concat([tf.zeros_like(characters.rows[:1], tf.bool), characters.is_unknown], 0)
     begins = characters.is_unknown & (_is_new(characters.rows) | ~before[:-1])
     run = tf.cumsum(tf.cast(begins, tf.int32)) - 1
@@ -273,14 +284,18 @@ def _unknown_lengths(characters: Characters, is_unknown: tf.Tensor) -> tf.Tensor
 
 
 def _check_lengths(ids: tf.RaggedTensor, lengths: tf.Tensor, rows: tf.Tensor) -> None:
-    """Raises if pieces and characters do not come from the same normalised text."""
+    """Raises InvalidArgumentError if the pieces of a text do not cover exactly its characters.
+
+    `lengths` (P,) is the number of characters of each piece in `ids` (B, None), and `rows` (C,) the
+    index of each character's text.
+    """
     num_rows = tf.cast(ids.nrows(), tf.int32)
     expected = tf.math.bincount(tf.cast(rows, tf.int32), minlength=num_rows)
     tf.debugging.assert_equal(
         tf.reduce_sum(ids.with_values(lengths), 1),
         expected,
-        "The pieces of a text must cover its characters, which holds where the model's "
-        "user-defined pieces are not changed by its normalisation.",
+        "The pieces of a text must cover its characters, which requires that the model's "
+        "normalisation does not change its user-defined pieces.",
     )
 
 
@@ -291,7 +306,11 @@ def _ranges(
     characters: Characters,
     to_original: Callable,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns starts and ends of pieces (P,), given the indices of their characters."""
+    """Returns the byte where each piece starts in the original text, and where it ends: (P,) each.
+
+    `first` and `last` (P,) are the indices of the first character of each piece in `ids`, and of
+    the character after its last. `to_original` converts byte ranges in the prepared texts.
+    """
     visible = ~characters.is_space
     rows = tf.boolean_mask(characters.rows, visible)
     first_bytes = tf.RaggedTensor.from_value_rowids(

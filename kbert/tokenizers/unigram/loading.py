@@ -64,12 +64,12 @@ def load_unigram(
         pieces = [piece for piece, _ in folder.full["model"]["vocab"]]
     if folder.config.get("split_by_punct"):
         raise ValueError(
-            "kbert's unigram tokenizer does not split punctuation off before the model. Received: "
-            f"split_by_punct={folder.config['split_by_punct']!r} in {folder.path}"
+            "A unigram tokenizer does not support splitting off punctuation before the model. "
+            f"Received: split_by_punct={folder.config['split_by_punct']!r} in {folder.path}"
         )
     if folder.config.get("add_prefix_space", True) is False:
         raise ValueError(
-            "A unigram model puts a space before the first word, as its authors' code does. "
+            "A unigram model must put a space before the first word, as its authors' code does. "
             f"Received: add_prefix_space=False in {folder.path / 'tokenizer_config.json'}"
         )
     settings: dict[str, Any] = {"special_tokens": folder.special_tokens()}
@@ -78,9 +78,9 @@ def load_unigram(
         settings |= _CLASSES[name]
     elif "preparation" not in options:
         raise ValueError(
-            f"The text preparation before SentencePiece is known for {', '.join(_CLASSES)}. "
-            "Pass preparation=False for one that does nothing, or True for one that does what "
-            f"ALBERT's does. Received: {path} of class {name or 'unknown'}"
+            f"The text preparation before SentencePiece is known only for {', '.join(_CLASSES)}. "
+            f"Pass preparation=False for none, or True for ALBERT's. Received: {path} of class "
+            f"{name or 'unknown'}"
         )
     own = folder.is_of(_OWN_PIPELINE, {x for x in _MODEL_TYPES if x})
     _check_pipeline(folder)
@@ -96,21 +96,24 @@ def load_unigram(
 
 
 def _check_pieces(folder: TokenizerFolder, vocabulary: Sequence[str]) -> None:
-    """Raises if the model and tokenizer.json of a folder have different pieces."""
+    """Raises ValueError if tokenizer.json has another piece than `vocabulary` for the same id.
+
+    Does nothing if the folder has no unigram tokenizer.json.
+    """
     model = folder.full.get("model") or {}
     if model.get("type") != "Unigram":
         return
     for number, ((there, _), here) in enumerate(zip(model["vocab"], vocabulary, strict=False)):
         if there != here:
             raise ValueError(
-                "A SentencePiece model and tokenizer.json of a folder hold the same pieces. "
+                "A SentencePiece model and tokenizer.json of a folder must have the same pieces. "
                 f"Received: {there!r} with the id {number} in tokenizer.json, and {here!r} in the "
                 f"model of {folder.path}"
             )
 
 
 def _check_pipeline(folder: TokenizerFolder) -> None:
-    """Raises if tokenizer.json needs more than the preparation of these models' authors."""
+    """Raises ValueError if a unigram tokenizer.json prepares texts in an unsupported way."""
     if (folder.full.get("model") or {}).get("type") != "Unigram":
         return
     others = [step for step in folder.normalizers() if step["type"] not in _NORMALIZERS]
@@ -130,15 +133,15 @@ def _check_pipeline(folder: TokenizerFolder) -> None:
         said = {name: steps[-1].get(name, values[0]) for name, values in usual.items()}
         asked |= {name: value for name, value in said.items() if value not in usual[name]}
     folder.refuse(
-        "Before a unigram model texts are prepared as ALBERT's, XLNet's, XLM-R's and DeBERTa's "
-        "are: quotes and spaces replaced, accents, case, the model's own table, and a space before "
-        "the first word (Metaspace)",
+        "Texts must be prepared for a unigram model as ALBERT's, XLNet's, XLM-R's and DeBERTa's "
+        "are: quotes and spaces replaced, accents, case, the model's own table, and a space "
+        "before the first word (Metaspace)",
         asked,
     )
 
 
 def _is_usual(step: Mapping[str, Any]) -> bool:
-    """False for a replacement of anything but quotes or spaces."""
+    """Whether a normalizer step is no "Replace", or one of doubled quotes or repeated spaces."""
     if step["type"] != "Replace":
         return True
     pattern = step.get("pattern")
@@ -147,9 +150,10 @@ def _is_usual(step: Mapping[str, Any]) -> bool:
 
 
 def _class_name(folder: TokenizerFolder, path: Path, pieces: list[str]) -> str:
-    """Returns Hugging Face's class of the tokenizer from its files or pieces; "" if unknown.
+    """Returns the name of the tokenizer's class in transformers; "" if it is unknown.
 
-    The original releases of ALBERT and XLNet contain only the model, so pieces decide.
+    Files that name a class or a model type decide, or else the pieces and the name of the model
+    file, `path`: the original releases of ALBERT and XLNet contain only the model.
     """
     name = folder.class_name
     if name not in _CLASSES:
@@ -161,8 +165,9 @@ def _class_name(folder: TokenizerFolder, path: Path, pieces: list[str]) -> str:
         elif path.name == "sentencepiece.bpe.model":
             name = SAVED_AS["fairseq"][0]
             logging.warning(
-                "%s: taken for XLM-R's by its name alone; CamemBERT's ids are one higher: "
-                'layout="camembert", or its config.json beside it',
+                "%s: assumed to be XLM-R's because of its name only; for CamemBERT, whose ids "
+                "are one higher, pass "
+                'layout="camembert", or put its config.json next to it',
                 path,
             )
         elif tuple(pieces[: len(DEBERTA_BEGINNING)]) == DEBERTA_BEGINNING:
@@ -173,7 +178,11 @@ def _class_name(folder: TokenizerFolder, path: Path, pieces: list[str]) -> str:
 
 
 def _named(folder: TokenizerFolder, own: bool) -> dict[str, Any]:
-    """Returns the arguments that the files set; tokenizer.json wins if transformers runs it."""
+    """Returns the arguments of `UnigramTokenizer` that the files set: name -> value.
+
+    `own`: whether transformers ignores the normalizer of tokenizer.json for this class. Otherwise
+    that normalizer overrides tokenizer_config.json.
+    """
     names = CONFIG_KEYS | {name: name for name in _SETTINGS}
     found = {name: folder.config[key] for name, key in names.items() if key in folder.config}
     kinds = {step["type"] for step in folder.normalizers()}
@@ -182,8 +191,8 @@ def _named(folder: TokenizerFolder, own: bool) -> dict[str, Any]:
         if not own:
             return found | there
         logging.info(
-            "%s: case and accents are those of the tokenizer's class and its settings, as "
-            "transformers has it; tokenizer.json's normalizer says %s",
+            "%s: case and accents follow the tokenizer's class and its settings, as in "
+            "transformers; tokenizer.json's normalizer has %s",
             folder.path, there,
         )  # fmt: skip
     return found

@@ -68,8 +68,8 @@ def read_model(model: str | os.PathLike | bytes) -> Any:
         proto = sentencepiece_model_pb2.ModelProto.FromString(raw)  # type: ignore[attr-defined]
     except DecodeError as error:
         raise ValueError(
-            "A SentencePiece model is the file that its trainer wrote, whole. "
-            f"Received: {source}: {error}"
+            "A SentencePiece model must be the complete file that its trainer wrote. Received: "
+            f"{source}: {error}"
         ) from error
     _check(proto, source)
     return proto
@@ -80,25 +80,25 @@ def _check(proto: Any, source: str) -> None:
     kind = _KINDS.get(trainer.model_type, trainer.model_type)
     if kind != "unigram":
         raise ValueError(
-            "tensorflow-text's fast kernel is right for unigram models only (it splits those of "
-            "kind bpe in its own way); train one with train_unigram, or with byte-level BPE by "
-            f"train_byte_pair. Received: {source}, of kind {kind}"
+            "A SentencePiece model must be of kind unigram (tensorflow-text's fast kernel splits "
+            "those of kind bpe differently); train one with train_unigram, or byte-level BPE "
+            f"with train_byte_pair. Received: {source}, of kind {kind}"
         )
     if trainer.treat_whitespace_as_suffix:
         raise ValueError(
-            "tensorflow-text's fast kernel knows no treat_whitespace_as_suffix. "
+            "tensorflow-text's fast kernel does not support treat_whitespace_as_suffix. "
             f"Received: {source}, with it"
         )
     if trainer.byte_fallback and (missing := _BYTES.difference(_pieces_of_bytes(proto))):
         raise ValueError(
-            "A SentencePiece model with byte_fallback has a piece for each of the 256 bytes. "
-            f"Received: {source} without {', '.join(sorted(missing)[:8])}"
+            "A SentencePiece model with byte_fallback must have a piece for each of the 256 "
+            f"bytes. Received: {source} without {', '.join(sorted(missing)[:8])}"
         )
     for number, piece in enumerate(proto.pieces):
         if not isinstance(piece.piece, str):  # protobuf returns bytes for invalid UTF-8
             raise ValueError(
-                "Pieces of a SentencePiece model are in UTF-8. "
-                f"Received: {piece.piece!r:.80} as number {number} in {source}"
+                f"Pieces of a SentencePiece model must be in UTF-8. Received: {piece.piece!r:.80} "
+                f"as number {number} in {source}"
             )
     _check_charsmap(proto.normalizer_spec.precompiled_charsmap, source)
     counts = collections.Counter(piece.piece for piece in proto.pieces)
@@ -106,19 +106,19 @@ def _check(proto: Any, source: str) -> None:
     unknown = [piece.piece for piece in proto.pieces if piece.type == UNKNOWN]
     if len(unknown) != 1 or repeated or "" in counts:
         raise ValueError(
-            "A SentencePiece model has one piece for what is unknown and no piece twice or empty. "
-            f"Received: {source} with {len(counts)} different pieces, {unknown} for the unknown, "
-            f"{repeated[:5]} twice"
+            "A SentencePiece model must have exactly one unknown piece and no piece twice or "
+            f"empty. Received: {source} with {len(counts)} different pieces, {unknown} as "
+            f"unknown, {repeated[:5]} twice"
         )
 
 
 def _pieces_of_bytes(proto: Any) -> dict[str, int]:
-    """Returns the pieces that stand for bytes -> their ids."""
+    """Returns piece -> id for the pieces of a `ModelProto` that stand for bytes."""
     return {piece.piece: i for i, piece in enumerate(proto.pieces) if piece.type == BYTE}
 
 
 def byte_ids(proto: Any) -> list[int]:
-    """Returns the ids of the 256 bytes of a model with byte_fallback; [] for other models."""
+    """Returns the ids of the bytes 0 to 255 in a `ModelProto`; [] without byte_fallback."""
     if not proto.trainer_spec.byte_fallback:
         return []
     ids = _pieces_of_bytes(proto)
@@ -126,7 +126,7 @@ def byte_ids(proto: Any) -> list[int]:
 
 
 def byte_piece(byte: int) -> str:
-    """Returns SentencePiece's name of a byte.
+    """Returns the piece that stands for a byte in SentencePiece's models.
 
     >>> byte_piece(10)
     '<0x0A>'
@@ -138,7 +138,10 @@ _BYTES = frozenset(map(byte_piece, range(256)))
 
 
 def _check_charsmap(content: bytes, source: str) -> None:
-    """Raises for a table of normalisations that points outside itself; the kernel does not check.
+    """Raises ValueError for a damaged table of normalisations; the kernel does not check it.
+
+    `content` is the serialised table, empty if there is none; `source` names the model in the
+    error. A damaged table points outside of itself.
 
     The table consists of the size of a double array (of darts-clone), the array with 4 bytes a
     unit, and the texts that its values point into. A unit is a value or the offset of the units of
@@ -158,13 +161,13 @@ def _check_charsmap(content: bytes, source: str) -> None:
         sound = bool((reach < len(units)).all() and (values < texts).all())
     if not sound:
         raise ValueError(
-            "The table of normalisations of a SentencePiece model must be whole. "
-            f"Received: a damaged one of {len(content)} bytes in {source}"
+            "The normalisation table of a SentencePiece model must be complete. Received: a "
+            f"damaged one of {len(content)} bytes in {source}"
         )
 
 
 def encoder_model(proto: Any, extra: Sequence[str]) -> bytes:
-    """Returns the model that splits text: the given one with extra pieces, which always win.
+    """Returns the serialised model that splits text: the given one with extra pieces.
 
     Args:
         proto: the `ModelProto`.
@@ -188,7 +191,8 @@ def character_model(proto: Any, extra: Sequence[str]) -> tuple[bytes, list[str]]
         extra: more characters that are known.
 
     Returns:
-        The model, and the known characters in the order of their ids, which begin at 257.
+        The serialised model, and the known characters in the order of their ids, which begin at
+        257.
 
     Raises:
         ValueError: the given model has pieces with characters that are not pieces themselves, so
@@ -199,7 +203,7 @@ def character_model(proto: Any, extra: Sequence[str]) -> tuple[bytes, list[str]]
     unclear = sorted(set("".join(in_text)) - set(known))
     if unclear:
         raise ValueError(
-            "Offsets need a model in which every character of a piece is itself a piece, as "
+            "Offsets require a model in which every character of a piece is itself a piece, as "
             f"sentencepiece's trainer makes them. Received: a model without {unclear[:20]}"
         )
     model = type(proto)()
@@ -244,16 +248,17 @@ def compile_charsmap(changed: Mapping[str, str]) -> bytes:
 
 
 def model_of_tokenizer_json(folder: TokenizerFolder) -> bytes:
-    """Rebuilds the SentencePiece model from which Hugging Face's tokenizer.json was made.
+    """Rebuilds the serialised SentencePiece model from which a tokenizer.json was made.
 
     Pieces, scores, normalisation and ids are those of the original. The file does not record
     whether a piece was user-defined, which does not affect the ids.
 
     Args:
-        folder: the folder of tokenizer.json.
+        folder: the folder of Hugging Face's tokenizer.json.
 
     Raises:
-        ValueError: no unigram model, or its normalisation is not in the file.
+        ValueError: no unigram model, or one with byte_fallback; its normalisation is not in the
+            file; or its unk_id is not the id of the unknown piece.
     """
     # Type checkers do not see the classes of this module: they are created at import.
     from sentencepiece import sentencepiece_model_pb2
@@ -272,12 +277,11 @@ def model_of_tokenizer_json(folder: TokenizerFolder) -> bytes:
         charsmap = [base64.b64encode(rules).decode()]
     if model.get("type") != "Unigram" or model.get("byte_fallback") or len(charsmap) != 1:
         raise ValueError(
-            "A unigram tokenizer is read from a SentencePiece file (spiece.model, "
-            "sentencepiece.bpe.model), or from a tokenizer.json of type Unigram without "
-            "byte_fallback and with a Precompiled normalizer, or else with WhitespaceSplit and "
-            f"Metaspace. Received: {path} of type "
-            f"{model.get('type')!r} with {len(charsmap)} Precompiled; put the .model file "
-            "next to it"
+            "A unigram tokenizer must be a SentencePiece file (spiece.model, "
+            "sentencepiece.bpe.model), or a tokenizer.json of type Unigram without byte_fallback "
+            "and with a Precompiled normalizer, or else with WhitespaceSplit and Metaspace. "
+            f"Received: {path} of type {model.get('type')!r} with {len(charsmap)} Precompiled; "
+            "put the .model file next to it"
         )
     vocabulary = model["vocab"]
     special = {token["content"] for token in full.get("added_tokens", []) if token.get("special")}
@@ -287,7 +291,7 @@ def model_of_tokenizer_json(folder: TokenizerFolder) -> bytes:
     named = folder.special_tokens().get("unk")
     if unknown not in ((named,) if named else _UNKNOWN_PIECES):
         raise ValueError(
-            "A unigram model's unk_id is the place of its unknown piece, "
+            "A unigram model's unk_id must be the id of its unknown piece, "
             f"{named or ' or '.join(_UNKNOWN_PIECES)}. Received: unk_id={number!r}, which is "
             f"{unknown!r}, in {path}"
         )
@@ -312,7 +316,7 @@ def model_of_tokenizer_json(folder: TokenizerFolder) -> bytes:
 
 
 def fairseq_layout(vocabulary: Sequence[str]) -> str | None:
-    """Returns the layout of a vocabulary in fairseq's order, XLM-R's or CamemBERT's; or None.
+    """Returns the layout of a vocabulary: "fairseq" (XLM-R's), "camembert", or None for others.
 
     >>> fairseq_layout(["<s>", "<pad>", "</s>", "<unk>", "a", "<mask>"])
     'fairseq'

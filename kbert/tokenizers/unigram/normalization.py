@@ -88,7 +88,8 @@ class TextPreparation:
     def hide(self, texts: tf.Tensor) -> tf.Tensor:
         """Replaces each doubled quote and each special token in texts (B,) by one character.
 
-        Byte offsets do not change: fillers follow whatever became shorter.
+        Quotes are replaced only for ALBERT, and only special tokens that have a stand-in. Byte
+        offsets do not change: fillers follow whatever became shorter.
         """
         if not self._rewrites:
             return texts
@@ -136,7 +137,7 @@ class TextPreparation:
 
     @functools.cached_property
     def byte_table(self) -> tf.Tensor:
-        """The number of bytes that each code point becomes, like `normalization.byte_table`.
+        """The number of bytes that each code point becomes, see `normalization.byte_table`.
 
         This is exact, because every step works on single characters. NFKD may reorder combining
         characters, but those are dropped.
@@ -157,7 +158,7 @@ class TextPreparation:
 
 @functools.cache
 def _albert_table(lowercase: bool, keep_accents: bool) -> np.ndarray:
-    """Returns the entries of `byte_table` that depend only on the settings."""
+    """Returns the `byte_table` of ALBERT's preparation without special tokens, uint8."""
     prepare = TextPreparation(
         albert=True, lowercase=lowercase, keep_accents=keep_accents, stand_ins={}, neutral="\ue000"
     )

@@ -140,7 +140,7 @@ class UnigramTokenizer(Tokenizer):
         special_tokens_in_text: bool = False,
     ) -> None:
         if layout not in tuple(_USUAL):  # a file may hold anything, a list too
-            raise ValueError(f"layout is one of {', '.join(_USUAL)}. Received: {layout!r}")
+            raise ValueError(f"layout must be one of {', '.join(_USUAL)}. Received: {layout!r}")
         self._proto = read_model(model)
         self.layout = layout
         self.preparation = layout in PREPARED if preparation is None else preparation
@@ -150,18 +150,18 @@ class UnigramTokenizer(Tokenizer):
         self.special_tokens_in_text = special_tokens_in_text
         if not self.preparation and (self.lowercase or not self.keep_accents):
             raise ValueError(
-                "lowercase and the dropping of accents are steps of the preparation. Received: "
+                "lowercase=True and keep_accents=False require the preparation. Received: "
                 f"preparation=False, lowercase={lowercase}, keep_accents={keep_accents}"
             )
         if self.preparation and not self._proto.normalizer_spec.remove_extra_whitespaces:
             raise ValueError(
-                "The preparation leaves it to the model to squeeze spaces. Received: a model "
+                "The preparation requires a model that removes extra spaces. Received: a model "
                 "without remove_extra_whitespaces; pass preparation=False"
             )
         if self.preparation and self.byte_fallback:
             raise ValueError(
-                "The preparation goes with models without byte_fallback, as ALBERT's and XLNet's. "
-                "Received: a model with it; pass preparation=False"
+                "The preparation requires a model without byte_fallback, such as ALBERT's and "
+                "XLNet's. Received: a model with it; pass preparation=False"
             )
         pieces = [piece.piece for piece in self._proto.pieces]
         unknown = next(i for i, piece in enumerate(self._proto.pieces) if piece.type == UNKNOWN)
@@ -171,7 +171,7 @@ class UnigramTokenizer(Tokenizer):
         missing = [token for token in roles.values() if token and token not in set(vocabulary)]
         if missing:
             raise ValueError(
-                f"Special tokens are pieces of the model. Received: {missing}, which are not"
+                f"Special tokens must be pieces of the model. Received: {missing}, which are not"
             )
         super().__init__(vocabulary, {role: roles[role] for role in roles if roles[role]})
         if layout in FAIRSEQ_BEGINNINGS:
@@ -282,22 +282,26 @@ class UnigramTokenizer(Tokenizer):
 
 
 def _lay_out(pieces: list[str], layout: str) -> tuple[list[str], list[int]]:
-    """Returns the vocabulary in the order of ids, and the id of each piece of the model."""
+    """Returns the tokens in the order of their ids, and the id of each of the model's `pieces`.
+
+    Raises ValueError if the model does not begin with the pieces that `layout` requires.
+    """
     if layout in PREPARED:
         return pieces, list(range(len(pieces)))
     if layout == "deberta":
         if tuple(pieces[: len(DEBERTA_BEGINNING)]) != DEBERTA_BEGINNING:
             raise ValueError(
-                f"The deberta layout is for models that begin with {', '.join(DEBERTA_BEGINNING)}. "
-                f"Received: a model that begins with {', '.join(pieces[:4])}"
+                "The deberta layout requires a model that begins with "
+                f"{', '.join(DEBERTA_BEGINNING)}. Received: a model that begins with "
+                f"{', '.join(pieces[:4])}"
             )
         added = [] if DEBERTA_END in pieces else [DEBERTA_END]
         return [*pieces, *added], list(range(len(pieces)))
     first = list(MODEL_BEGINNING)
     if pieces[: len(first)] != first:
         raise ValueError(
-            f"The {layout} layout is for models that begin with {', '.join(first)}. Received: a "
-            f"model that begins with {', '.join(pieces[:3])}"
+            f"The {layout} layout requires a model that begins with {', '.join(first)}. Received: "
+            f"a model that begins with {', '.join(pieces[:3])}"
         )
     beginning = FAIRSEQ_BEGINNINGS[layout]
     ids = [beginning.index(piece) for piece in first if piece in beginning]
@@ -310,7 +314,10 @@ def _first(names: tuple[str, ...], vocabulary: list[str]) -> str | None:
 
 
 def _is_continuation(piece: str) -> bool:
-    """Whether a piece is no start of a word by `_is_start_piece_sp` in google-research/albert."""
+    """Whether a piece continues a word: `_is_start_piece_sp` of google-research/albert is false.
+
+    A byte that is not the first of a character continues a word too.
+    """
     if piece in _LATER_BYTES:
         return True
     plain = all(sign.lower() in _ENGLISH_SIGNS for sign in piece)

@@ -95,7 +95,7 @@ def train_unigram(
     lines = _lines(with_progress(texts, "reading text") if progress else texts, text)
     sample = _sample(lines, max_sentences, seed)
     if not sample:
-        raise ValueError("A vocabulary needs texts with words in them. Received: none.")
+        raise ValueError("Training a vocabulary requires texts with words. Received: none.")
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
@@ -114,15 +114,18 @@ def train_unigram(
     except RuntimeError as error:
         reason = str(error).rpartition("] ")[2]  # without the line in sentencepiece's source
         raise ValueError(
-            "A unigram vocabulary holds the special tokens, every character that "
+            "A unigram vocabulary must contain the special tokens, every character that "
             "`character_coverage` keeps, and pieces. Received: "
-            f"vocabulary_size={vocabulary_size}, of which sentencepiece says: {reason}"
+            f"vocabulary_size={vocabulary_size}, for which sentencepiece reports: {reason}"
         ) from error
     return model.getvalue()
 
 
 def _pieces(layout: str, user_defined: Iterable[str] | None) -> dict[str, Any]:
-    """Returns the trainer's arguments for the first pieces of a vocabulary."""
+    """Returns sentencepiece's arguments for special and user-defined pieces, by name.
+
+    `user_defined`: strings that are always separate pieces; None = the usual ones of `layout`.
+    """
     if layout in FAIRSEQ_BEGINNINGS:
         pieces: dict[str, Any] = {"unk_id": 0, "bos_id": 1, "eos_id": 2, "pad_id": -1}
         usual: tuple[str, ...] = ()
@@ -160,7 +163,7 @@ def _sample(lines: Iterable[bytes], size: int, seed: int) -> list[bytes]:
 
 
 def _lines(texts: Iterable[str | bytes], text: TextPreparation) -> Iterator[bytes]:
-    """Yields the non-empty lines of the texts, prepared for the model."""
+    """Yields the lines of texts in UTF-8, prepared by `text`; skips lines of white space only."""
     prepare = on_cpu(lambda lines: text(text.hide(lines)), tf.TensorSpec([None], tf.string))
     for batch in batches(_cut(texts)):
         for line in prepare(tf.constant(batch)).numpy():
@@ -169,7 +172,7 @@ def _lines(texts: Iterable[str | bytes], text: TextPreparation) -> Iterator[byte
 
 
 def _cut(texts: Iterable[str | bytes]) -> Iterator[bytes]:
-    """Yields lines of at most `_LINE_BYTES`; longer lines are split, at spaces if there are any."""
+    """Yields the lines of texts; splits those above `_LINE_BYTES`, at a space if there is one."""
     for text in each_text(texts):
         for line in (text.encode() if isinstance(text, str) else text).split(b"\n"):
             while len(line) > _LINE_BYTES:

@@ -45,7 +45,7 @@ class CharacterRules:
     ignorable: str
 
     def within(self, characters: Container[str]) -> CharacterRules:
-        """Returns the rules for texts that contain only these characters."""
+        """Returns the rules that apply to texts made of `characters` only."""
         changed = {x: to for x, to in self.changed.items() if x in characters}
         parts = (self.alone, self.cased, self.ignorable)
         alone, *around = ("".join(x for x in part if x in characters) for part in parts)

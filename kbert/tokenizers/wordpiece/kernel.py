@@ -25,7 +25,9 @@ CHINESE = (
 
 
 def space_words(texts: tf.Tensor, split_chinese: bool) -> tf.Tensor:
-    """Puts white space around every word that `WordPieceKernel` would find in normalised texts.
+    """Puts spaces around punctuation marks in normalised texts, so that spaces separate all words.
+
+    With `split_chinese` Chinese characters are separate words too, as in `WordPieceKernel`.
 
     Example:
         >>> import tensorflow as tf
@@ -39,10 +41,12 @@ def space_words(texts: tf.Tensor, split_chinese: bool) -> tf.Tensor:
 def split_words(
     texts: tf.Tensor,
 ) -> tuple[tf.RaggedTensor, tf.RaggedTensor, tf.RaggedTensor]:
-    """Splits normalised texts into words; marks and Chinese characters are separate words.
+    """Splits normalised texts (B,) into words.
+
+    Punctuation marks and Chinese characters are separate words; white space is dropped.
 
     Returns:
-        Words (B, None), their starts and their ends, int64 in bytes.
+        Words, and the bytes where they start and end (int64), each (B, None).
 
     Example:
         >>> import tensorflow as tf
@@ -84,7 +88,7 @@ class WordPieceKernel:
                 )
             except RuntimeError as error:
                 raise ValueError(
-                    f"tensorflow-text cannot work with this vocabulary: {error}"
+                    f"tensorflow-text does not support this vocabulary: {error}"
                 ) from error
         self._unk_id = unk_id
         self._split_chinese = split_chinese
@@ -119,7 +123,7 @@ class WordPieceKernel:
         )
 
     def word_starts(self, ids: tf.RaggedTensor) -> tf.Tensor:
-        """Returns whether each token begins a word, (P,) bool."""
+        """Returns whether each token of `ids` (B, None) begins a word, (P,) bool."""
         return tf.logical_not(tf.gather(self._continuation, ids.flat_values))
 
     def _limit_words(
@@ -129,7 +133,10 @@ class WordPieceKernel:
         starts: tf.RaggedTensor,
         ends: tf.RaggedTensor,
     ) -> tuple[tf.RaggedTensor, ...]:
-        """Replaces each word that is too long by one [UNK]."""
+        """Replaces the tokens of each too long word by one [UNK], whose range is the word.
+
+        `ids`, `starts` and `ends` (B, None) are the tokens of `texts` (B,); returns the same three.
+        """
         is_first = self.word_starts(ids)
         first = tf.where(is_first)[:, 0]  # (W,)
         last = tf.concat([first[1:], tf.size(is_first, tf.int64)[None]], 0) - 1

@@ -63,7 +63,8 @@ def load_wordpiece(folder: TokenizerFolder, **options: Any) -> WordPieceTokenize
     if "lowercase" not in settings and "lowercase" not in options:
         settings["lowercase"] = not _has_upper_case(vocabulary)
         logging.info(
-            "%s: no file says whether texts are lower-cased; guessed by the pieces: lowercase=%s",
+            "%s: no file specifies whether texts are lower-cased; guessed from the vocabulary: "
+            "lowercase=%s",
             folder.path, settings["lowercase"],
         )  # fmt: skip
     vocabulary, added = _with_added_tokens(folder, vocabulary)
@@ -77,12 +78,16 @@ def _check_roles(folder: TokenizerFolder, vocabulary: list[str]) -> None:
     for role, token in folder.special_tokens().items():
         if usual.get(role, token) != token:
             raise ValueError(
-                f"A WordPiece's {role} is {usual[role]}. Received: {token!r} in {folder.path}"
+                f"The {role} token of a WordPiece tokenizer must be {usual[role]}. Received: "
+                f"{token!r} in {folder.path}"
             )
 
 
 def _check_pipeline(folder: TokenizerFolder, vocabulary: list[str]) -> None:
-    """Raises if tokenizer.json needs more than BERT's word splitting and this vocabulary."""
+    """Raises ValueError if tokenizer.json needs more than BERT's normalizer and word splitting.
+
+    Raises too if it has other ids than `vocabulary`, the tokens in the order of their ids.
+    """
     if not (model := folder.full.get("model")):  # KerasHub has a different file of that name
         return
     own = _has_own_pipeline(folder)
@@ -103,7 +108,7 @@ def _check_pipeline(folder: TokenizerFolder, vocabulary: list[str]) -> None:
         "unk_token": (unknown, unknown != usual),
     }
     folder.refuse(
-        "Word pieces are read with BERT's normalizer and words (BertNormalizer, BertPreTokenizer)",
+        "WordPiece must have BERT's normalizer and words (BertNormalizer, BertPreTokenizer)",
         {name: value for name, (value, is_other) in found.items() if is_other},
     )
     added = {entry["content"] for entry in folder.added_tokens()}
@@ -111,7 +116,7 @@ def _check_pipeline(folder: TokenizerFolder, vocabulary: list[str]) -> None:
     for piece, number in model.get("vocab", {}).items():
         if places.get(piece, number if piece in added else None) != number:
             raise ValueError(
-                "vocab.txt and tokenizer.json of a folder hold the same pieces. Received: "
+                "vocab.txt and tokenizer.json of a folder must have the same tokens. Received: "
                 f"{piece!r} with the id {number} in tokenizer.json, and {places.get(piece)} in "
                 f"vocab.txt of {folder.path}"
             )
@@ -120,7 +125,12 @@ def _check_pipeline(folder: TokenizerFolder, vocabulary: list[str]) -> None:
 def _with_added_tokens(
     folder: TokenizerFolder, vocabulary: list[str]
 ) -> tuple[list[str], dict[str, Any]]:
-    """Returns the vocabulary with added tokens appended, and the settings of added tokens."""
+    """Returns the vocabulary with the folder's added tokens, and the arguments that name them.
+
+    The arguments are `added_tokens`, `normalized_tokens` and `single_word_tokens` of
+    `WordPieceTokenizer`, without empty ones. Raises ValueError if ids have gaps, or a word piece
+    is also a single-word token.
+    """
     roles, ids = special_tokens(vocabulary), {token: i for i, token in enumerate(vocabulary)}
     pieces = list(vocabulary)
     added = [entry for entry in folder.added_tokens() if entry["content"] not in roles]
@@ -130,9 +140,8 @@ def _with_added_tokens(
         token, number = entry["content"], ids.setdefault(entry["content"], entry["id"])
         if number > len(pieces):
             raise ValueError(
-                "Added tokens follow each other behind the vocabulary, without gaps. "
-                f"Received: {token!r} with the id {number} behind {len(pieces)} pieces in "
-                f"{folder.path}"
+                f"Added tokens must follow the vocabulary without gaps. Received: {token!r} with "
+                f"the id {number} after {len(pieces)} pieces in {folder.path}"
             )
         if number == len(pieces):
             pieces.append(token)
@@ -147,7 +156,7 @@ def _with_added_tokens(
     words = {*(folder.full.get("model") or {}).get("vocab", {})}
     if both := sorted(token for token in words.intersection(single) if token.isalnum()):
         raise ValueError(
-            "A token that is found as a word of its own (single_word) is no word piece besides. "
+            "A token that is found as a whole word (single_word) must not be a word piece too. "
             f"Received: {both[0]!r} as both in {folder.path / 'tokenizer.json'}"
         )
     found = {
@@ -159,7 +168,10 @@ def _with_added_tokens(
 
 
 def _check_words(folder: TokenizerFolder) -> None:
-    """Raises if a Python program splits words first, such as jieba for RoFormer."""
+    """Raises ValueError if words are split by other rules than BERT's, such as jieba's.
+
+    tokenizer.json and, without it, the tokenizer's class and settings define the rules.
+    """
     named, stem = folder.class_name, folder.stem
     if not named:
         told = folder.model_config.get("model_type")
@@ -175,22 +187,29 @@ def _check_words(folder: TokenizerFolder) -> None:
     if asked:
         shown = ", ".join(f"{name}={value!r}" for name, value in asked.items())
         raise ValueError(
-            "Word pieces are read of BERT's words; words that programs in Python cut, such as "
-            "jieba and MeCab, are no part of a graph. kbert.Encoder.from_preset loads the model "
-            'without its tokenizer; where the words are BERT\'s, "tokenizer_class": '
-            f'"BertTokenizer" in tokenizer_config.json says so. Received: {shown} in {folder.path}'
+            "WordPiece requires BERT's words; words that Python programs such as jieba and MeCab "
+            "split are not supported in a graph. kbert.Encoder.from_preset loads the model "
+            "without its tokenizer; if the words are BERT's, set "
+            '"tokenizer_class": "BertTokenizer" in tokenizer_config.json. '
+            f"Received: {shown} in {folder.path}"
         )
 
 
 def _of_tokenizer_json(folder: TokenizerFolder) -> list[str]:
-    """Returns the vocabulary in the order of ids from Hugging Face's tokenizer.json."""
+    """Returns the tokens of Hugging Face's tokenizer.json in the order of their ids.
+
+    Without a post-processor, the special tokens that the vocabulary lacks are appended. Raises
+    ValueError if the ids have gaps, or "##" does not continue words.
+    """
     model, path = folder.full["model"], folder.path / "tokenizer.json"
     prefix = model.get("continuing_subword_prefix")
     if prefix != "##":
-        raise ValueError(f'Word pieces continue words with "##". Received: {path} with {prefix!r}')
+        raise ValueError(
+            f'WordPiece must continue words with "##". Received: {path} with {prefix!r}'
+        )
     ids = model.get("vocab", {})
     if not isinstance(ids, dict) or sorted(ids.values()) != list(range(len(ids))):
-        raise ValueError(f"Ids of a vocabulary run from 0 without gaps. Received: {path}")
+        raise ValueError(f"Ids of a vocabulary must run from 0 without gaps. Received: {path}")
     pieces = sorted(ids, key=ids.__getitem__)
     if not folder.full.get("post_processor"):  # no tokens around texts: they may be missing
         pieces += [token for token in special_tokens(pieces) if token not in ids]
@@ -198,7 +217,7 @@ def _of_tokenizer_json(folder: TokenizerFolder) -> list[str]:
 
 
 def _settings(folder: TokenizerFolder) -> dict[str, Any]:
-    """Returns the arguments of the tokenizer that the files set."""
+    """Returns the arguments of `WordPieceTokenizer` that the files set: name -> value."""
     config, path = folder.config, folder.path / "tokenizer.json"
     found = {name: config[key] for name, key in CONFIG_KEYS.items() if key in config}
     if "special_tokens_in_text" in config:
@@ -220,19 +239,22 @@ def _settings(folder: TokenizerFolder) -> dict[str, Any]:
         own = _DEFAULTS | {name: found[name] for name in _DEFAULTS if name in found}
         if own != there:
             logging.info(
-                "%s: %s, as transformers has it of the tokenizer's class and its settings; "
-                "tokenizer.json's normalizer says %s",
+                "%s: %s, which follow the tokenizer's class and its settings, as in "
+                "transformers; tokenizer.json's normalizer has %s",
                 folder.path, own, there,
             )  # fmt: skip
     return _DEFAULTS | found if model and _has_own_pipeline(folder) else found
 
 
 def _has_own_pipeline(folder: TokenizerFolder) -> bool:
-    """Whether tokenizer_config.json, not tokenizer.json, defines how texts are normalised."""
+    """Whether transformers normalises texts by tokenizer_config.json instead of tokenizer.json."""
     return folder.is_of(_OWN_PIPELINE, _OWN_PIPELINE_TYPES)
 
 
 def _has_upper_case(vocabulary: list[str]) -> bool:
-    """Whether a word has upper case; "[CLS]" and "<S>" do not count (uncased models have them)."""
+    """Whether a token of letters only, apart from "##", has upper case.
+
+    "[CLS]" and "<S>" do not count, because uncased models have them too.
+    """
     words = (piece.removeprefix("##") for piece in vocabulary)
     return any(word.isalpha() and word != word.lower() for word in words)

@@ -158,7 +158,10 @@ class WordPieceTokenizer(Tokenizer):
         return array_encoder(model, split, words)
 
     def _segments(self, tokens: Collection[str]) -> TokenSegments | None:
-        """Returns a finder of tokens; tokens of the normalised text are normalised themselves."""
+        """Returns an object that finds `tokens` in texts; None if there is nothing to find.
+
+        Tokens in `normalized_tokens` are normalised, because they are found in normalised texts.
+        """
         if not tokens:
             return None
         late = [token for token in tokens if token in self.normalized_tokens]
@@ -179,7 +182,11 @@ class WordPieceTokenizer(Tokenizer):
         )
 
     def get_config(self) -> dict[str, Any]:
-        """Returns the constructor's arguments; those newer than the first corpora only if set."""
+        """Returns the constructor's arguments.
+
+        Added tokens and `max_word_characters` are omitted if they have their defaults: the first
+        corpora were prepared without these arguments.
+        """
         config = {
             "vocabulary": list(self.vocabulary),
             "lowercase": self.lowercase,
@@ -209,7 +216,7 @@ class WordPieceTokenizer(Tokenizer):
         return {"tokenizer_class": name, **named}
 
     def _added_entry(self, token: str) -> dict[str, Any]:
-        """Returns an added token in Hugging Face's format, without its id."""
+        """Returns the tokenizer.json entry of an added token, without its id."""
         return added_entry(
             token, token in self.normalized_tokens, single_word=token in self.single_word_tokens
         )
@@ -240,7 +247,10 @@ class WordPieceTokenizer(Tokenizer):
         return self._pieces(texts, ranges=True)
 
     def _pieces(self, texts: tf.Tensor, ranges: bool) -> Pieces:
-        """Returns the tokens of original texts; without `ranges`, starts and ends are invalid."""
+        """Returns ids, byte ranges and word starts (`Pieces`) of original texts (B,).
+
+        Without `ranges` the byte ranges have no meaning.
+        """
         encode = functools.partial(self._normalized_pieces, ranges=ranges)
         if self._in_given is None:
             return encode(texts)
@@ -249,7 +259,7 @@ class WordPieceTokenizer(Tokenizer):
         return ids, *given_ranges(texts, valid, starts, ends), is_first
 
     def _normalized_pieces(self, texts: tf.Tensor, ranges: bool) -> Pieces:
-        """Returns the tokens of texts, after tokens of the original text have been found."""
+        """Like `_pieces`, for texts between the tokens that are matched before normalisation."""
         normal = self._normalize(texts)
         if self._in_normal is None:
             pieces = self._plain_pieces(normal)
@@ -261,7 +271,7 @@ class WordPieceTokenizer(Tokenizer):
         return ids, *original_ranges(texts, starts, ends, self._byte_table), is_first
 
     def _plain_pieces(self, normal: tf.Tensor) -> Pieces:
-        """Returns the tokens of normalised texts, without added and special tokens."""
+        """Like `_pieces`, for normalised texts (B,); finds no added and no special tokens."""
         ids, starts, ends = self._kernel(normal)
         return ids, starts, ends, self._kernel.word_starts(ids)
 
@@ -270,7 +280,7 @@ class WordPieceTokenizer(Tokenizer):
 
     @functools.cached_property
     def _byte_table(self) -> tf.Tensor:
-        """Created when offsets are first needed."""
+        """Bytes of each code point after normalisation; created when offsets are first needed."""
         strip_accents = self.lowercase if self.strip_accents is None else self.strip_accents
         with tf.init_scope(), tf.device("CPU"):
             return tf.constant(byte_table(self.lowercase, strip_accents))

@@ -16,7 +16,7 @@ def tokenizer_json(
     split_chinese: bool,
     max_word_characters: int,
 ) -> bytes:
-    """Returns the content of the file, without a post-processor (no tokens around texts).
+    """Returns the content of a tokenizer.json, without a post-processor (no tokens around texts).
 
     Args:
         vocabulary: tokens in the order of their ids.
@@ -69,6 +69,10 @@ def tokenizer_json(
 def added_entry(
     token: str, normalized: bool, *, special: bool = False, single_word: bool = False
 ) -> dict[str, Any]:
-    """Returns a token that is recognised in texts in Hugging Face's format, without its id."""
+    """Returns the tokenizer.json entry, without its id, of a token that is recognised in texts.
+
+    `normalized`: whether it is matched in the normalised text. `single_word`: whether only as a
+    whole word.
+    """
     flags = {"lstrip": False, "rstrip": False, "normalized": normalized, "special": special}
     return {"content": token, "single_word": single_word, **flags}

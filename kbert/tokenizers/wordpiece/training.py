@@ -53,14 +53,15 @@ def train_wordpiece(
 
     Raises:
         TypeError: `texts` is one string, or an item is neither str nor bytes.
-        ValueError: no words in the texts, or a `vocabulary_size` too small for the alphabet.
+        ValueError: no words in the texts, a `vocabulary_size` too small for the alphabet, or a
+            `character_coverage` that is not in (0, 1].
 
     Example:
         >>> train_wordpiece(["low lower lowest"] * 9, 20)[5:]  # doctest: +ELLIPSIS
         ['e', 'l', 'o', 'r', 's', 't', 'w', '##e', '##o', ..., '##w', '##ow', 'low']
     """
     if not 0 < character_coverage <= 1:
-        raise ValueError(f"character_coverage lies in (0, 1]. Received: {character_coverage}")
+        raise ValueError(f"character_coverage must be in (0, 1]. Received: {character_coverage}")
     counts = count_words(
         texts,
         lowercase=lowercase,
@@ -69,7 +70,7 @@ def train_wordpiece(
         progress=progress,
     )
     if not counts:
-        raise ValueError("A vocabulary needs texts with words in them. Received: none.")
+        raise ValueError("Training a vocabulary requires texts with words. Received: none.")
     counts, initial, inner = _cover(counts, character_coverage)
     base = [
         *SPECIAL_TOKENS,
@@ -79,8 +80,8 @@ def train_wordpiece(
     ]
     if vocabulary_size < len(base):
         raise ValueError(
-            f"vocabulary_size must hold {len(base)} pieces before the first merge: special tokens, "
-            f"{len(initial)} characters and {len(inner)} of them inside words. Raise it, or lower "
+            f"vocabulary_size must be at least {len(base)}: special tokens, {len(initial)} "
+            f"characters and {len(inner)} of them inside words. Raise it, or lower "
             f"character_coverage ({character_coverage}). Received: {vocabulary_size}"
         )
     merges = _merge(counts, initial, inner, vocabulary_size - len(base), min_frequency, progress)
@@ -125,7 +126,7 @@ def count_words(
 def _spacing_graph(
     lowercase: bool, strip_accents: bool | None, split_chinese: bool
 ) -> Callable[[tf.Tensor], tf.Tensor]:
-    """Returns a graph from a batch of texts to one string of all words separated by spaces.
+    """Returns a graph from texts (B,) to one string of all their words, separated by spaces.
 
     It is traced once in a process.
     """
@@ -138,9 +139,10 @@ def _spacing_graph(
 
 
 def _cover(counts: Counter[str], coverage: float) -> tuple[dict[str, int], list[str], list[str]]:
-    """Chooses the alphabet that covers a share `coverage` of all characters.
+    """Chooses the most frequent characters that cover a share `coverage` of all characters.
 
-    Returns the words that it can spell, the alphabet, and its characters that occur inside words.
+    Returns word -> count for the words that this alphabet can spell, the alphabet, and those of its
+    characters that occur inside words. Words above 200 characters are ignored.
     """
     words = [word for word in counts if len(word) <= MAX_WORD_CHARACTERS]
     repeats = np.array([counts[word] for word in words], np.int64)
@@ -172,7 +174,11 @@ def _merge(
     min_frequency: int,
     progress: bool,
 ) -> list[str]:
-    """Returns the subwords that merging adds to the alphabet, in the order of the merges."""
+    """Returns at most `num_merges` subwords that merging adds, in the order of the merges.
+
+    `counts`: word -> count; `initial`: the alphabet; `inner`: its characters that occur inside
+    words. Rarer pairs than `min_frequency` are not merged; too long subwords are omitted.
+    """
     from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
     # The trainer numbers "##" characters in the order of a randomly seeded hash table and breaks

@@ -17,7 +17,7 @@ MAX_PIECE_BYTES = 256
 
 
 def special_tokens(vocabulary: Sequence[str]) -> tuple[str, ...]:
-    """Returns the special tokens for padding, unknown words, the beginning, the end and masks.
+    """Returns five special tokens: padding, unknown word, beginning, end and mask.
 
     These are MPNet's if the vocabulary begins like fairseq's, otherwise BERT's. MPNet's vocabulary
     also contains BERT's special tokens, as ordinary tokens.
@@ -37,7 +37,7 @@ def read_vocabulary(path: str | os.PathLike) -> list[str]:
     U+2028, at which other readers end a line. A byte order mark is dropped.
 
     Args:
-        path: the vocab.txt file.
+        path: the vocab.txt file, with or without a byte order mark.
 
     Returns:
         The tokens in the order of their ids.
@@ -76,18 +76,21 @@ def save_vocabulary(vocabulary: Sequence[str], path: str | os.PathLike) -> None:
 
 
 def check_vocabulary(vocabulary: Sequence[str], source: str | None = None) -> None:
-    """Raises if a vocabulary is invalid; the error messages state the rules.
+    """Raises ValueError for an empty or duplicate token, or a missing special token.
+
+    Raises too if a token has a line end or U+0000 or, without "##", more than 256 bytes; and
+    TypeError if it is not a str.
 
     Args:
         vocabulary: tokens in the order of their ids.
-        source: the file of the vocabulary, for error messages; None = a list.
+        source: the file of the vocabulary, for error messages; None = it comes from a list.
     """
     check_entries(vocabulary, "piece", special_tokens(vocabulary), _broken_rule, source)
 
 
 def _broken_rule(piece: str) -> str | None:
     if "\n" in piece or "\0" in piece or piece.endswith("\r"):
-        return "A piece must fit on one line of a vocab.txt, and hold no U+0000"
+        return "A piece must fit on one line of a vocab.txt, and not contain U+0000"
     if len(piece.removeprefix("##").encode()) > MAX_PIECE_BYTES:
-        return f'A piece has at most {MAX_PIECE_BYTES} bytes, "##" aside'
+        return f'A piece must have at most {MAX_PIECE_BYTES} bytes, without "##"'
     return None

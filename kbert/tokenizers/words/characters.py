@@ -77,14 +77,15 @@ def character_ids(
 
 @functools.cache
 def _frames(max_characters: int) -> np.ndarray:
-    """Returns what is added to the bytes of a word: (C, C), a row for each length of a word.
+    """Returns the numbers that turn a word's padded bytes into ids: (C, C) int32, C columns a word.
 
-    The last row is for "<S>" and "</S>".
+    Row n is for words of n bytes, from 0 to C - 2; the last row is for "<S>" and "</S>". Raises
+    ValueError if `max_characters` is below 3.
     """
     if max_characters < 3:
         raise ValueError(
-            "max_characters counts the begin and the end of a word and must be 3 or more. "
-            f"Received: {max_characters}"
+            "max_characters must be 3 or more, because it includes the begin and the end of a "
+            f"word. Received: {max_characters}"
         )
     place = np.arange(max_characters)
     length = np.array([*range(max_characters - 1), 1])[:, None]
@@ -199,7 +200,11 @@ class CharacterTokenizer(Serializable):
 
 
 def as_words(sentences: Any) -> tf.RaggedTensor:
-    """Returns the words (B, None) of texts; words that are already split are kept."""
+    """Returns the words (B, None) of sentences.
+
+    Texts are split at white space; a RaggedTensor or lists of words stay as they are. Raises
+    TypeError for one string, a mix of texts and lists, or a word that is not str or bytes.
+    """
     if isinstance(sentences, tf.RaggedTensor):
         return sentences
     if isinstance(sentences, tf.Tensor | np.ndarray):
@@ -207,7 +212,7 @@ def as_words(sentences: Any) -> tf.RaggedTensor:
         return split_at_spaces(texts)[0]
     if _is_string(sentences) or not isinstance(sentences, Iterable):
         raise TypeError(
-            "Sentences are a list of texts or of lists of words. Received: one "
+            "Sentences must be a list of texts or of lists of words. Received: one "
             f"{type(sentences).__name__}; put it in a list"
         )
     sentences = list(column_or_rows(sentences, ("words", "text")))
@@ -216,8 +221,8 @@ def as_words(sentences: Any) -> tf.RaggedTensor:
     for sentence in sentences:
         if not _is_words(sentence):
             raise TypeError(
-                "Sentences are all texts or all lists of words, and a word is a str or bytes. "
-                f"Received: {sentence!r} among {len(sentences)}"
+                "Sentences must be all texts or all lists of words, and a word must be a str or "
+                f"bytes. Received: {sentence!r} among {len(sentences)}"
             )
     words = [word for sentence in sentences for word in sentence]
     return tf.RaggedTensor.from_row_lengths(

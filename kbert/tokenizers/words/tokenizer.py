@@ -85,7 +85,7 @@ class WordTokenizer(Tokenizer):
 
     @cached_property
     def _table(self) -> tf.lookup.StaticHashTable:
-        """Word -> id."""
+        """The lookup table word -> id; words that are not in it get the unknown id."""
         with tf.init_scope(), tf.device("CPU"):
             ids = tf.range(self.vocabulary_size)
             entries = tf.lookup.KeyValueTensorInitializer(self._words, ids)

@@ -41,14 +41,14 @@ def train_words(
     budget = vocabulary_size - len(SPECIAL_WORDS)
     if vocabulary_size and budget < 1:
         raise ValueError(
-            f"vocabulary_size must hold a word besides {', '.join(SPECIAL_WORDS)}, or be 0 for all "
-            f"words. Received: {vocabulary_size}"
+            f"vocabulary_size must include a word besides {', '.join(SPECIAL_WORDS)}, or be 0 for "
+            f"all words. Received: {vocabulary_size}"
         )
     counts = count_spaced_words(texts, progress=progress)
     for word in (*SPECIAL_WORDS, NO_WORD):
         del counts[word]
     if not counts:
-        raise ValueError("A vocabulary needs texts with words in them. Received: none.")
+        raise ValueError("Training a vocabulary requires texts with words. Received: none.")
     # Python sorts strings in the order of their UTF-8 bytes.
     words = sorted(counts, key=lambda word: (-counts[word], word))
     return [*SPECIAL_WORDS, *(words[:budget] if vocabulary_size else words)]

@@ -29,8 +29,8 @@ def read_words(path: str | os.PathLike) -> list[str]:
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: not UTF-8, an empty line, a duplicate word, a missing special word; the message
-            names file and line.
+        ValueError: not UTF-8, an empty line, a duplicate word (the message names file and line), or
+            a missing special word (it names the file).
 
     Example:
         >>> import pathlib
@@ -55,12 +55,15 @@ def save_words(words: Sequence[str], path: str | os.PathLike) -> None:
 def check_words(
     words: Sequence[str], source: str | None = None, lines: Sequence[int] | None = None
 ) -> None:
-    """Raises if a list is not a valid vocabulary; the error messages state the rules.
+    """Raises ValueError for an empty or duplicate word, or a missing special word.
+
+    Raises too if a word has a line end, white space around it, or is !!!MAXTERMID; and TypeError if
+    it is not a str.
 
     Args:
         words: words in the order of their ids.
-        source: the file of the words, for error messages; None = a list.
-        lines: line of each word in the file; None = one word per line.
+        source: the file of the words, for error messages; None = they come from a list.
+        lines: line number of each word in the file, from 1; None = one word per line.
     """
     check_entries(words, "word", SPECIAL_WORDS, _broken_rule, source, lines)
 

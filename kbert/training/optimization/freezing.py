@@ -63,6 +63,10 @@ def thaw(model: keras.Model, patterns: str | Sequence[str] = "*") -> list[str]:
 
 
 def _set_trainable(model: keras.Model, patterns: str | Sequence[str], trainable: bool) -> list[str]:
+    """Sets `trainable` of all weights whose names match a pattern.
+
+    Returns the names of the weights that this changed; ValueError if a pattern matches nothing.
+    """
     patterns = [patterns] if isinstance(patterns, str) else list(patterns)
     weights = {weight.path.removeprefix(f"{model.name}/"): weight for weight in model.weights}
     chosen: set[str] = set()

@@ -34,12 +34,10 @@ def layer_scales(encoder: keras.Model, decay: float) -> dict[str, float]:
         ValueError: `decay` is out of range, or the encoder does not consist of blocks.
     """
     if not 0 < decay <= 1:
-        raise ValueError(
-            f"The decay from layer to layer must be above 0 and at most 1. Received: {decay}"
-        )
+        raise ValueError(f"The layer decay must be above 0 and at most 1. Received: {decay}")
     if not hasattr(encoder, "blocks"):
         raise ValueError(
-            "Rates that decay from layer to layer are those of a Transformer's blocks. "
+            "A layer decay requires an encoder of Transformer blocks. "
             f"Received: a {type(encoder).__name__}"
         )
     layers, blocks = encoder.config.num_layers, encoder.blocks
@@ -90,11 +88,11 @@ class LayerPhase(keras.optimizers.schedules.LearningRateSchedule):
         phase = step // self.steps
         # Leftover steps of a run whose length is not a multiple belong to the last turn.
         last = phase if self.last is None else self.last
-        turn = ops.where(phase <= last, 3.0, 0.3)
-        turn = ops.where(phase < self.first, 0.0, turn)
-        done = ops.cast(step % self.steps, "float32") / self.steps
-        shared = ops.minimum(10.0 * done, 0.9 + 0.1 * ops.sqrt(1.0 - done))
-        return ops.cast(turn, "float32") * (shared if self.steps > 1 else 1.0)
+        factor = ops.where(phase <= last, 3.0, 0.3)
+        factor = ops.where(phase < self.first, 0.0, factor)
+        progress = ops.cast(step % self.steps, "float32") / self.steps
+        shared_factor = ops.minimum(10.0 * progress, 0.9 + 0.1 * ops.sqrt(1.0 - progress))
+        return ops.cast(factor, "float32") * (shared_factor if self.steps > 1 else 1.0)
 
     def get_config(self) -> dict[str, Any]:
         """Returns the constructor's arguments."""
@@ -102,7 +100,7 @@ class LayerPhase(keras.optimizers.schedules.LearningRateSchedule):
 
 
 def phase_of(step: Tensor, steps: int, layers: int) -> Tensor:
-    """Returns the layer, from 0, whose turn it is; the last layer's lasts to the end of the run.
+    """Returns the index of the layer that learns now; the last layer learns to the end of the run.
 
     Args:
         step: Updates made so far.
@@ -119,7 +117,8 @@ def phase_of(step: Tensor, steps: int, layers: int) -> Tensor:
 def layer_phases(encoder: keras.Model, steps: int) -> dict[str, LayerPhase]:
     """Returns factors of the learning rate for an encoder's layers to learn one after another.
 
-    The turn of a block that several layers share lasts from the first to the last of theirs.
+    The turn of a block that several layers share begins with that of the first of these layers and
+    ends with that of the last.
 
     Args:
         encoder: A `kbert.Encoder`.
@@ -129,10 +128,10 @@ def layer_phases(encoder: keras.Model, steps: int) -> dict[str, LayerPhase]:
         Path of each trainable weight of a layer -> factor, for `AdamW(rate_scales=…)`.
     """
     layers = encoder.layer_blocks
-    found: dict[str, LayerPhase] = {}
+    phases: dict[str, LayerPhase] = {}
     for block in encoder.blocks:
         turns = [number for number, layer in enumerate(layers) if layer is block]
         last = None if turns[-1] == len(layers) - 1 else turns[-1]
         phase = LayerPhase(turns[0], last, steps=steps)
-        found |= {weight.path: phase for weight in block.trainable_weights}
-    return found
+        phases |= {weight.path: phase for weight in block.trainable_weights}
+    return phases

@@ -59,9 +59,9 @@ class _Moments(keras.optimizers.Optimizer):
         super().__init__(learning_rate=learning_rate, name=name)
         if weight_decay < 0:
             raise ValueError(f"`weight_decay` must not be negative. Received: {weight_decay}")
-        for which, beta in (("beta_1", beta_1), ("beta_2", beta_2)):
+        for key, beta in (("beta_1", beta_1), ("beta_2", beta_2)):
             if not 0 <= beta < 1:
-                raise ValueError(f"`{which}` must be at least 0 and less than 1. Received: {beta}")
+                raise ValueError(f"`{key}` must be at least 0 and less than 1. Received: {beta}")
         if ema is not None and not 0 < ema < 1:
             raise ValueError(f"`ema` must be above 0 and less than 1. Received: {ema}")
         # Not Keras' `use_ema`: `fit` would replace the weights by the average after each phase.
@@ -82,7 +82,7 @@ class _Moments(keras.optimizers.Optimizer):
         self._gradient_scale: Tensor | None = None
 
     def build(self, variables: Sequence[keras.Variable]) -> None:
-        """Creates the moments of `variables`, and stores their decay and rate factors."""
+        """Creates the moments of `variables`; ValueError if `rate_scales` names others."""
         if self.built:
             return
         unknown = sorted(set(self.rate_scales) - {v.path for v in variables})
@@ -128,12 +128,12 @@ class _Moments(keras.optimizers.Optimizer):
         return super()._all_reduce_sum_gradients(grads_and_vars)
 
     def _scale(self, index: int) -> Any:
-        """Returns the factor of a variable's learning rate in the current update."""
+        """Returns the factor of the learning rate of variable number `index` in this update."""
         scale = self._scales[index]
         return scale(self.iterations) if callable(scale) else scale
 
     def _beta_powers(self, dtype: str) -> tuple[Tensor, Tensor]:
-        """Returns β₁ᵗ and β₂ᵗ of the current update t; 0 and 0 without bias correction."""
+        """Returns β₁ᵗ and β₂ᵗ of the current update t ≥ 1; 0 and 0 without bias correction."""
         if not self.bias_correction:
             return ops.zeros((), dtype), ops.zeros((), dtype)
         update = ops.cast(self.iterations + 1, dtype)
@@ -142,7 +142,10 @@ class _Moments(keras.optimizers.Optimizer):
         )
 
     def _direction(self, gradient: Tensor, index: int) -> Tensor:
-        """Updates both moments; returns m / (√v + ε), with bias correction if it is enabled."""
+        """Updates the moments of variable number `index` by its gradient; returns its direction.
+
+        The direction is m / (√v + ε), with bias correction if it is enabled.
+        """
         m, v = self._moments[index], self._squares[index]
         new_m = self.beta_1 * m + (1 - self.beta_1) * gradient
         new_v = self.beta_2 * v + (1 - self.beta_2) * ops.square(gradient)
@@ -152,20 +155,23 @@ class _Moments(keras.optimizers.Optimizer):
         return ops.sqrt(1 - power_2) / (1 - power_1) * new_m / (ops.sqrt(new_v) + self.epsilon)
 
     def _follow(self, variable: Any, index: int) -> None:
-        """Updates the moving average of an updated variable; it starts at the first update."""
+        """Updates the moving average of variable number `index`, after an update of the variable.
+
+        The first update sets the average to the variable. Without `ema` this does nothing.
+        """
         if not self.averages:
             return
         average = self.averages[index]
-        kept = ops.where(self.iterations > 0, ops.cast(self.ema, average.dtype), 0.0)
-        self.assign(average, kept * average + (1.0 - kept) * ops.convert_to_tensor(variable))
+        ema = ops.where(self.iterations > 0, ops.cast(self.ema, average.dtype), 0.0)
+        self.assign(average, ema * average + (1.0 - ema) * ops.convert_to_tensor(variable))
 
     def get_config(self) -> dict[str, Any]:
         """Returns the settings; a schedule is serialised with them."""
         config = super().get_config()
         keys = ("name", "learning_rate")
-        averaged = {} if self.ema is None else {"ema": self.ema}
+        ema_config = {} if self.ema is None else {"ema": self.ema}
         return (
-            averaged
+            ema_config
             | {key: config[key] for key in keys}
             | {
                 "weight_decay": self.decay,
@@ -233,7 +239,7 @@ class AdamW(_Moments):
         )
 
     def _fuses(self, variables: Sequence[Any]) -> bool:
-        """Whether one compiled function updates all variables: on one device, if it pays off."""
+        """Whether one XLA function updates all variables: TensorFlow, one device, many weights."""
         return (
             keras.backend.backend() == "tensorflow"
             and not tf.distribute.has_strategy()
@@ -249,12 +255,20 @@ class AdamW(_Moments):
         learning_rate: tf.Tensor,
         indices: tuple[int, ...],
     ) -> None:
-        """Updates all variables; compiled by XLA, each is read and written once, in place."""
+        """Updates all variables in place; XLA reads and writes each only once.
+
+        Args:
+            variables: weights to update.
+            gradients: gradient of each weight.
+            scale: factor of all gradients (clipping).
+            learning_rate: rate of this update.
+            indices: number of each weight among the optimizer's variables.
+        """
         for variable, gradient, index in zip(variables, gradients, indices, strict=True):
             self._update(variable, tf.cast(gradient, tf.float32) * scale, index, learning_rate)
 
     def _update(self, variable: Any, gradient: Tensor, index: int, learning_rate: Tensor) -> None:
-        """Updates a variable and its moments with keras.ops."""
+        """Updates variable number `index`, its moments and its average with keras.ops."""
         direction = self._direction(gradient, index)
         if self._decays[index]:
             direction = direction + self.decay * variable
@@ -264,7 +278,7 @@ class AdamW(_Moments):
     def update_step(
         self, gradient: Tensor, variable: keras.Variable, learning_rate: Tensor
     ) -> None:
-        """Updates one variable."""
+        """Updates one variable, its moments and its moving average by its gradient."""
         index = self._get_variable_index(variable)
         rate = ops.cast(learning_rate, variable.dtype)
         gradient = ops.cast(gradient, variable.dtype)
@@ -315,6 +329,7 @@ class StableAdamW(AdamW):
     """
 
     def _update(self, variable: Any, gradient: Tensor, index: int, learning_rate: Tensor) -> None:
+        """Like `AdamW._update`; divides the rate by the RMS of gradient / √v if that exceeds 1."""
         direction = self._direction(gradient, index)
         power_2 = self._beta_powers(direction.dtype)[1]
         square = ops.convert_to_tensor(self._squares[index]) / (1 - power_2)
@@ -329,7 +344,7 @@ class StableAdamW(AdamW):
     def update_step(
         self, gradient: Tensor, variable: keras.Variable, learning_rate: Tensor
     ) -> None:
-        """Updates one variable."""
+        """Updates one variable, its moments and its moving average by its gradient."""
         rate = ops.cast(learning_rate, variable.dtype)
         gradient = ops.cast(gradient, variable.dtype)
         self._update(variable, gradient, self._get_variable_index(variable), rate)
@@ -356,7 +371,7 @@ class Lamb(_Moments):
     def update_step(
         self, gradient: Tensor, variable: keras.Variable, learning_rate: Tensor
     ) -> None:
-        """Updates one variable."""
+        """Updates one variable, its moments and its moving average by its gradient."""
         index = self._get_variable_index(variable)
         rate = ops.cast(learning_rate, variable.dtype) * self._scale(index)
         direction = self._direction(ops.cast(gradient, variable.dtype), index)
@@ -433,9 +448,9 @@ class Muon(keras.optimizers.Muon):
     def get_config(self) -> dict[str, Any]:
         """Returns the settings; a schedule is serialised with them."""
         config = super().get_config()
-        kept = ("name", "learning_rate", "weight_decay", "epsilon", "momentum")
+        keys = ("name", "learning_rate", "weight_decay", "epsilon", "momentum")
         betas = {"beta_1": self.adam_beta_1, "beta_2": self.adam_beta_2}
-        return {key: config[key] for key in kept} | betas
+        return {key: config[key] for key in keys} | betas
 
 
 OPTIMIZERS = {
@@ -471,21 +486,21 @@ def make_optimizer(
         >>> make_optimizer("adagrad", 0.2, settings).initial_accumulator_value
         1.0
     """
-    own = {setting: getattr(settings, setting) for setting in OPTIMIZER_SETTINGS[name]}
+    arguments = {setting: getattr(settings, setting) for setting in OPTIMIZER_SETTINGS[name]}
     ema = getattr(settings, "ema", None)
     if ema is not None:
         if not issubclass(OPTIMIZERS[name], _Moments):
             with_ema = [k for k, kind in OPTIMIZERS.items() if issubclass(kind, _Moments)]
             raise ValueError(
-                f"`ema` is of the optimizers {', '.join(with_ema)}. Received: ema={ema}, {name}"
+                f"`ema` is supported by {', '.join(with_ema)} only. Received: ema={ema}, {name}"
             )
-        own["ema"] = ema
+        arguments["ema"] = ema
     if rate_scales:
         if not issubclass(OPTIMIZERS[name], _Moments):
-            others = (x for x, kind in OPTIMIZERS.items() if issubclass(kind, _Moments))
+            with_rate_scales = (x for x, kind in OPTIMIZERS.items() if issubclass(kind, _Moments))
             raise ValueError(
-                "Layers that learn at rates of their own need one of the optimizers "
-                f"{', '.join(others)}. Received: {name!r}"
+                "Learning rates per layer are supported by the optimizers "
+                f"{', '.join(with_rate_scales)} only. Received: {name!r}"
             )
-        own["rate_scales"] = rate_scales
-    return OPTIMIZERS[name](learning_rate, **own)
+        arguments["rate_scales"] = rate_scales
+    return OPTIMIZERS[name](learning_rate, **arguments)

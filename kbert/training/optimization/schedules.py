@@ -105,12 +105,12 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
             raise ValueError(f"`join` must be one of {JOINS}. Received: {join!r}")
         if total_steps < 1 or not 0 <= warmup_steps <= total_steps:
             raise ValueError(
-                "A schedule needs total_steps >= 1 and 0 <= warmup_steps <= total_steps. "
+                "A schedule requires total_steps >= 1 and 0 <= warmup_steps <= total_steps. "
                 f"Received: total_steps={total_steps}, warmup_steps={warmup_steps}"
             )
         if power != 1.0 and decay != "polynomial":
             raise ValueError(
-                f"`power` belongs to decay='polynomial'. Received: decay={decay!r}, power={power}"
+                f"`power` requires decay='polynomial'. Received: decay={decay!r}, power={power}"
             )
         if not 0 < decay_share <= 1:
             raise ValueError(
@@ -118,13 +118,13 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
             )
         if decay_share != DECAY_SHARE and decay != "wsd":
             raise ValueError(
-                "`decay_share` belongs to decay='wsd'. "
+                "`decay_share` requires decay='wsd'. "
                 f"Received: decay={decay!r}, decay_share={decay_share}"
             )
         if decay == "inverse_sqrt" and not warmup_steps:
             raise ValueError(
-                "decay='inverse_sqrt' is measured from the end of a warm-up: `warmup_steps` must "
-                f"be at least 1. Received: warmup_steps={warmup_steps}"
+                "`warmup_steps` must be at least 1 for decay='inverse_sqrt', which begins at the "
+                f"end of the warm-up. Received: warmup_steps={warmup_steps}"
             )
         self.learning_rate = learning_rate
         self.total_steps = total_steps
@@ -140,19 +140,19 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
         # Begin and length of the decay; a run may be all warm-up.
         begin = self.warmup_steps if self.join == "after" else 0
         length = max(self.total_steps - begin, 1)
-        left = 1.0 - ops.clip(step - begin, 0.0, float(length)) / length
+        remaining = 1.0 - ops.clip(step - begin, 0.0, float(length)) / length
         if self.decay == "cosine":
-            share = 0.5 * (1.0 + ops.cos(math.pi * (1.0 - left)))
+            share = 0.5 * (1.0 + ops.cos(math.pi * (1.0 - remaining)))
         elif self.decay == "wsd":
-            falling = max(self.decay_share * self.total_steps, 1.0)
-            over = 1.0 - ops.clip((self.total_steps - step) / falling, 0.0, 1.0)
-            share = 1.0 - ops.sqrt(over)
+            fall_steps = max(self.decay_share * self.total_steps, 1.0)
+            fall_progress = 1.0 - ops.clip((self.total_steps - step) / fall_steps, 0.0, 1.0)
+            share = 1.0 - ops.sqrt(fall_progress)
         elif self.decay == "constant":
-            share = ops.ones_like(left)
+            share = ops.ones_like(remaining)
         elif self.decay == "inverse_sqrt":
             share = ops.rsqrt(ops.maximum(step / self.warmup_steps, 1.0))
         else:
-            share = ops.power(left, self.power)
+            share = ops.power(remaining, self.power)
         if self.warmup_steps:
             rise = step / self.warmup_steps
             if self.join == "product":
@@ -162,7 +162,7 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
         return self.learning_rate * share
 
     def get_config(self) -> dict[str, Any]:
-        """Returns the arguments."""
+        """Returns the constructor's arguments."""
         return {
             "learning_rate": self.learning_rate,
             "total_steps": self.total_steps,
@@ -175,9 +175,10 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
 
 
 def settable(optimizer: keras.optimizers.Optimizer, callbacks: Any) -> keras.optimizers.Optimizer:
-    """Returns the optimizer, with its schedule's peak as a constant if a callback sets the rate.
+    """Returns the optimizer, or a copy with a constant learning rate if a callback sets the rate.
 
-    In Keras no callback can set the rate of an optimizer that has a schedule.
+    The constant is the peak of the schedule. In Keras no callback can set the rate of an optimizer
+    that has a schedule.
 
     Args:
         optimizer: optimizer whose learning rate is a `WarmupDecay`.
@@ -189,8 +190,8 @@ def settable(optimizer: keras.optimizers.Optimizer, callbacks: Any) -> keras.opt
         >>> settable(sgd, []) is sgd, float(settable(sgd, [callback]).learning_rate)
         (True, 0.5)
     """
-    setting = (keras.callbacks.LearningRateScheduler, keras.callbacks.ReduceLROnPlateau)
-    if not any(isinstance(callback, setting) for callback in keras.tree.flatten(callbacks)):
+    rate_callbacks = (keras.callbacks.LearningRateScheduler, keras.callbacks.ReduceLROnPlateau)
+    if not any(isinstance(callback, rate_callbacks) for callback in keras.tree.flatten(callbacks)):
         return optimizer
     config = optimizer.get_config()
     peak = config["learning_rate"]["config"]["learning_rate"]

@@ -23,7 +23,7 @@ class OptimizerSettings(Options):
     optimizer: str = option(
         "adamw",
         help="adamw is BERT's, lamb is ALBERT's, adagrad is ELMo's, stable_adamw is ModernBERT's; "
-        "muon takes the matrices of layers as wholes.",
+        "muon updates the matrices of layers as wholes.",
         choices=sorted(OPTIMIZER_SETTINGS),
         compiled=True,
     )
@@ -40,14 +40,14 @@ class OptimizerSettings(Options):
     decay: str = option(
         "linear",
         help="Decay after warm-up; to 0 unless constant or the Transformer's inverse_sqrt. "
-        "wsd: the peak, then a fall over the last --decay_share of the run.",
+        "wsd: constant at the peak, then decay over the last --decay_share of the run.",
         choices=DECAYS,
         compiled=True,
     )
     decay_power: float = option(1.0, help="Exponent of --decay=polynomial.", compiled=True)
     decay_share: float = option(
         DECAY_SHARE,
-        help="Share of the run at its end in which --decay=wsd falls.",
+        help="Share of the run, at its end, over which --decay=wsd decays.",
         above=0,
         at_most=1,
         compiled=True,
@@ -60,11 +60,11 @@ class OptimizerSettings(Options):
         compiled=True,
     )
     beta_1: float = option(
-        0.9, help="Decay of the mean of the gradients.", at_least=0, below=1, compiled=True
+        0.9, help="Decay of the mean of gradients.", at_least=0, below=1, compiled=True
     )
     beta_2: float = option(
         0.999,
-        help="Decay of the mean of their squares; 0.98 is RoBERTa's.",
+        help="Decay of the mean of squared gradients; 0.98 is RoBERTa's.",
         at_least=0,
         below=1,
         compiled=True,
@@ -76,7 +76,10 @@ class OptimizerSettings(Options):
         False, help="Bias correction of Adam's moments, as in RoBERTa.", compiled=True
     )
     weight_decay: float = option(
-        0.01, help="Not applied to biases and LayerNorm.", at_least=0, compiled=True
+        0.01,
+        help="Weight decay, not applied to biases and LayerNorm.",
+        at_least=0,
+        compiled=True,
     )
     initial_accumulator_value: float = option(
         1.0,
@@ -92,8 +95,8 @@ class OptimizerSettings(Options):
     )
     ema: float | None = option(
         None,
-        help="Decay of an exponential moving average of the weights, such as 0.999, which the "
-        "final weights are. Default: none.",
+        help="Decay of an exponential moving average of the weights, such as 0.999; the average "
+        "becomes the final weights. Default: none.",
         above=0,
         below=1,
         compiled=True,

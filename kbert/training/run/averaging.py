@@ -58,8 +58,8 @@ def average_checkpoints(task: TrainStep, folder: PathLike, last: int = 5) -> lis
     steps = checkpoints.steps()[-last:]
     if len(steps) < last:
         raise ValueError(
-            f"The mean of {last} checkpoints needs as many: keep more of them, or save them more "
-            f"often. Received: {len(steps)} in {folder}, of steps {steps}"
+            f"The mean of {last} checkpoints requires as many: keep more of them, or save them "
+            f"more often. Received: {len(steps)} in {folder}, of steps {steps}"
         )
     weights = {k: v for k, v in named_state(task).items() if k.startswith("weights/")}
     sums: dict[str, np.ndarray] = {}
@@ -110,7 +110,7 @@ def use_moving_average(task: TrainStep) -> None:
     averages = getattr(task.optimizer, "averages", None)
     if not averages or not int(task.optimizer.iterations):
         raise ValueError(
-            "A moving average is kept by an optimizer with `ema`, from its first update on. "
+            "A moving average requires an optimizer with `ema` and at least one update. "
             f"Received: {type(task.optimizer).__name__}, {int(task.optimizer.iterations)} update(s)"
         )
     for variable, average in zip(task.trainable_variables, averages, strict=True):

@@ -30,7 +30,7 @@ class Background:
             self._executor.shutdown()
 
     def start(self, work: Callable[[], None]) -> None:
-        """Starts work, after waiting for the previous work.
+        """Starts `work` in the thread, after waiting for the previous work.
 
         Raises:
             Exception: The error of the previous work, such as OSError for a full disk.
@@ -39,12 +39,12 @@ class Background:
         self._running = self._executor.submit(work)
 
     def check(self) -> None:
-        """Raises the error of failed work; does not wait."""
+        """Raises the error of the started work if it has failed; does not wait."""
         if self._running is not None and self._running.done():
             self.wait()
 
     def wait(self) -> None:
-        """Waits until all work is done, and raises its error if it failed."""
+        """Waits until the started work is done, and raises its error if it failed."""
         running, self._running = self._running, None
         if running is not None:
             running.result()

@@ -60,7 +60,7 @@ class BestWeights:
         self._files = None if folder is None else Checkpoints(folder)
 
     def update(self, task: TrainStep | MaybeNone, step: int, values: dict[str, float]) -> None:
-        """Compares an evaluation with the best one.
+        """Compares an evaluation with the best one; keeps its values and weights if it is better.
 
         Args:
             task: The task whose weights were evaluated.
@@ -98,12 +98,12 @@ class BestWeights:
         return functools.partial(self._files.write, *unsaved)
 
     def forget_before(self, step: int | None) -> None:
-        """Removes the weights in the folder that are from before `step`."""
+        """Removes the weights of steps before `step` from the folder; None removes nothing."""
         if self._files is not None and step is not None:
-            self._files.remove(old for old in self._files.steps() if old < step)
+            self._files.remove(old_step for old_step in self._files.steps() if old_step < step)
 
     def restore(self, task: TrainStep) -> None:
-        """Sets the task's weights to the best ones.
+        """Sets the task's weights to the best ones; does nothing if none are kept.
 
         Raises:
             ValueError: The file of the best weights is damaged.
@@ -119,22 +119,22 @@ class BestWeights:
     @property
     def state(self) -> dict[str, Any]:
         """State for `load`, JSON-serialisable."""
-        kept = {"step": self.step, "value": self.value, "waited": self.waited}
-        return {**kept, "loss": self.loss}
+        state = {"step": self.step, "value": self.value, "waited": self.waited}
+        return {**state, "loss": self.loss}
 
     def load(self, state: dict[str, Any]) -> None:
-        """Restores the state that an earlier process saved."""
+        """Restores `state`, the value of the property `state` in an earlier process."""
         self.step, self.value, self.waited = state["step"], state["value"], state["waited"]
         # Earlier versions saved no loss and kept the first of equal values: no loss is below this.
         self.loss = state.get("loss", -math.inf)
 
     def _rank(self, value: float, loss: float) -> tuple[float, float]:
-        """Returns the rank of an evaluation: larger for better weights."""
+        """Returns (rank of the metric, rank of the loss): larger for better; -inf for NaN."""
         numbers = (self._sign * value, -loss)
         value, loss = (-math.inf if math.isnan(x) else x for x in numbers)
         return value, loss
 
 
 def weights_of(task: TrainStep) -> dict[str, keras.Variable]:
-    """Returns {name: variable} of the model's weights only."""
+    """Returns {name: variable} of the weights in `named_state`, without seeds and optimizer."""
     return {n: v for n, v in named_state(task).items() if n.startswith("weights/")}

@@ -57,15 +57,17 @@ class Checkpoints:
         self.publish(copy_state(task), step, progress or {})
 
     def publish(self, arrays: dict[str, np.ndarray], step: int, progress: dict[str, Any]) -> None:
-        """Writes a checkpoint; then removes old ones.
+        """Writes a checkpoint, then removes older ones, so that the `keep` newest remain.
 
-        Removed are the checkpoints before the `keep` newest, and those that were only written
-        because the run was stopped.
+        Earlier checkpoints that were written only because a run was stopped are removed first.
 
         Args:
-            arrays: the state, from `copy_state`.
-            step: step of the state.
-            progress: what the run records with it.
+            arrays: state from `copy_state`.
+            step: updates made.
+            progress: further state of the run, JSON-serialisable.
+
+        Raises:
+            ValueError: a weight or a moment is not finite.
         """
         position = [int(i) for i in arrays["data_position"]]
         self.write(arrays, step, {"position": position, "progress": progress})
@@ -73,7 +75,13 @@ class Checkpoints:
         self.remove(self.steps()[: -self.keep])
 
     def write(self, arrays: dict[str, np.ndarray], step: int, info: dict[str, Any]) -> None:
-        """Writes the two files of a checkpoint; removes no other checkpoints."""
+        """Writes the two files of a checkpoint; removes no other checkpoints.
+
+        Args:
+            arrays: name -> array; ValueError if one is not finite.
+            step: updates made.
+            info: further entries of the JSON file.
+        """
         path = self._path(step)
         check_finite(arrays, str(path))
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -85,7 +93,7 @@ class Checkpoints:
         atomic.write(path.with_suffix(".json"), json.dumps(info, default=float).encode())
 
     def remove(self, steps: Iterable[int]) -> None:
-        """Removes the checkpoints of `steps`."""
+        """Removes the checkpoints of `steps`; each must exist."""
         for step in steps:
             self._path(step).with_suffix(".json").unlink()
             self._path(step).unlink()
@@ -97,14 +105,14 @@ class Checkpoints:
         was stopped. The checkpoint of `step` must be complete. Call this at the start of a run too:
         a process may die after writing that checkpoint and before this call.
         """
-        for before in [x for x in self.steps() if x < step]:
+        for earlier_step in [x for x in self.steps() if x < step]:
             try:
-                info = json.loads(self._path(before).with_suffix(".json").read_bytes())
-                bridges = info["progress"].get("bridge", False)
+                info = json.loads(self._path(earlier_step).with_suffix(".json").read_bytes())
+                is_bridge = info["progress"].get("bridge", False)
             except (ValueError, KeyError):  # damaged: `latest` skips it with a warning
                 continue
-            if bridges:
-                self.remove([before])
+            if is_bridge:
+                self.remove([earlier_step])
 
     def remove_leftovers(self) -> None:
         """Removes files of a process killed while saving; call it on the chief, at the start."""
@@ -168,14 +176,14 @@ class Checkpoints:
         set_variables(named_state(task), self.read(step), str(self._path(step)))
 
     def read(self, step: int) -> dict[str, np.ndarray]:
-        """Reads the arrays of the checkpoint of `step`."""
+        """Returns name -> array of the checkpoint of `step`; the checksum is not verified."""
         return read_safetensors(self._path(step))
 
     def _path(self, step: int) -> Path:
         return self.folder / f"step-{step:08d}.safetensors"
 
     def info(self, step: int) -> dict[str, Any]:
-        """Reads the JSON file of the checkpoint of `step`, and verifies the checksum.
+        """Returns the content of the JSON file of the checkpoint of `step`; verifies the checksum.
 
         Raises:
             ValueError: The checkpoint is damaged, or has another format version.
@@ -187,7 +195,7 @@ class Checkpoints:
                 f"{path} must be of format {FORMAT_VERSION}. Received: {info['format_version']}"
             )
         if fingerprints.crc32_of_files(path) != info["crc32"]:
-            raise ValueError(f"{path} is not what was written: its checksum differs")
+            raise ValueError(f"{path} is damaged or was changed: its checksum differs")
         return info
 
 
@@ -195,10 +203,11 @@ def named_state(task: TrainStep) -> dict[str, keras.Variable]:
     """Returns {name: variable} of everything a run resumes from; names are based on paths.
 
     The names of the model and the optimizer are removed from the paths: Keras numbers them when a
-    process creates several. Dropout seeds are named by their order.
+    process creates several. Dropout seeds are named by their order. Two equal names raise
+    ValueError, or are numbered if the task allows equal paths (`repeats_paths`).
     """
     state = task.step_state.saved()
-    seeds = 0
+    num_seeds = 0
     weights = [*task.trainable_variables, *task.non_trainable_variables]
     groups = [
         ("weights", task.name, weights),
@@ -207,30 +216,30 @@ def named_state(task: TrainStep) -> dict[str, keras.Variable]:
     for group, owner, variables in groups:
         for variable in variables:
             if variable.name == "seed_generator_state":
-                name = f"seeds/{seeds}"
-                seeds += 1
+                name = f"seeds/{num_seeds}"
+                num_seeds += 1
             else:
                 name = f"{group}/{variable.path.removeprefix(f'{owner}/')}"
             if name in state and task.repeats_paths:
                 name = next(x for n in itertools.count(1) if (x := f"{name}/{n}") not in state)
             if name in state:
                 raise ValueError(
-                    "Every variable of a task must have a path of its own, or it cannot be found "
-                    f"again. Received: two of {variable.path!r}"
+                    "Paths of a task's variables must be unique, since checkpoints use them as "
+                    f"names. Received: two of {variable.path!r}"
                 )
             state[name] = variable
     return state
 
 
 def copy_state(task: TrainStep) -> dict[str, np.ndarray]:
-    """Copies the current values of `named_state`; later steps do not change the copy."""
+    """Returns name -> copy of the current value, for everything in `named_state`."""
     if hasattr(task, "jax_state_sync"):
         task.jax_state_sync()  # within fit, JAX keeps the state outside the variables
     return read_variables(named_state(task))
 
 
 def read_variables(variables: Mapping[str, keras.Variable]) -> dict[str, np.ndarray]:
-    """Copies values by name; a scalar (the optimizer's count) becomes a vector of one element."""
+    """Returns name -> copy of the value; a scalar becomes a vector of one element."""
     # On some backends `numpy` is a view of memory that the next step writes to; "O" is owned.
     return {
         name: np.atleast_1d(np.require(variable.numpy(), requirements="O"))
@@ -241,7 +250,16 @@ def read_variables(variables: Mapping[str, keras.Variable]) -> dict[str, np.ndar
 def set_variables(
     variables: Mapping[str, keras.Variable], arrays: Mapping[str, np.ndarray], source: str
 ) -> None:
-    """Reverses `read_variables`: sets all variables, or raises if names or shapes differ."""
+    """Sets all variables to the arrays of their names, as `read_variables` returns them.
+
+    Args:
+        variables: name -> variable.
+        arrays: name -> array.
+        source: origin of the arrays, for the error message.
+
+    Raises:
+        ValueError: names or shapes differ, or an array is not finite; no variable is changed.
+    """
     shapes = {name: tuple(variable.shape) or (1,) for name, variable in variables.items()}
     check_arrays(shapes, arrays, source)
     for name, variable in variables.items():

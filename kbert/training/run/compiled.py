@@ -24,11 +24,11 @@ def check_compiled(options: type[Options], given: Mapping[str, Any]) -> None:
     unused = [name for name in options.names() if options.details(name).compiled]
     if refused := [f"{name}={given[name]!r}" for name in unused if name in given]:
         raise ValueError(
-            "The task was compiled with an optimizer of its own, which these are no settings of: "
-            "give them to the optimizer or to compile(), or leave compile() out. "
+            "The task was compiled with its own optimizer, so these settings would be ignored: "
+            "pass them to the optimizer or to compile(), or leave compile() out. "
             f"Received: {', '.join(refused)}"
         )
-    logging.info("compile() was called: not used are %s", ", ".join(unused))
+    logging.info("compile() was called, so these settings are ignored: %s", ", ".join(unused))
 
 
 def settings_in_use(options: Options, model: TrainStep, record: Mapping[str, Any]) -> dict:
@@ -43,11 +43,11 @@ def settings_in_use(options: Options, model: TrainStep, record: Mapping[str, Any
     """
     if not model.compiled_by_user:
         return dict(record)
-    made = keras.optimizers.serialize(model.optimizer)
-    del made["config"]["name"]  # it contains a counter of the optimizers made in this process
+    optimizer = keras.optimizers.serialize(model.optimizer)
+    del optimizer["config"]["name"]  # it contains a counter of the optimizers made in this process
     return {
         **{name: x for name, x in record.items() if not options.details(name).compiled},
-        "optimizer": json.loads(json.dumps(made, default=str)),
+        "optimizer": json.loads(json.dumps(optimizer, default=str)),
         "micro_batches": model.micro_batches,
         "clip_norm": model.clip_norm,
     }

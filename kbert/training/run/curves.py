@@ -27,7 +27,7 @@ class Curves:
         self._metadata.plugin_data.plugin_name = "scalars"
 
     def write(self, step: int, group: str, values: dict[str, float]) -> None:
-        """Adds a point to the curve `group/name` of every value."""
+        """Adds a point at `step` to the curve `group/name` of each name -> value."""
         with self._writer.as_default(step=step):
             for name, value in values.items():
                 tf.summary.write(f"{group}/{name}", tf.constant(value), metadata=self._metadata)

@@ -45,13 +45,13 @@ class Estimate:
     seconds: float
 
     def summary(self, phases: Sequence[Phase]) -> str:
-        """Returns the estimate as text."""
+        """Returns the estimate as text: memory, time per phase (the estimated ones) and in all."""
         fixed = self.weights + self.slots + self.gradients
-        place = "accelerator" if self.on_accelerator else "process"
+        peak_owner = "accelerator" if self.on_accelerator else "process"
         lines = [
             f"memory: weights {human(self.weights)}B + optimizer {human(self.slots)}B + gradients "
             f"{human(self.gradients)}B = {human(fixed)}B on each device; "
-            f"measured peak of the {place} {human(self.peak)}B",
+            f"measured peak of the {peak_owner} {human(self.peak)}B",
         ]
         lines += [
             f"time: {phase.steps:,} steps of {phase.shape}, {seconds * 1000:.3g} ms each "
@@ -131,6 +131,7 @@ def _bytes(variables: Iterable[keras.Variable]) -> int:
 
 
 def _accelerator_peak() -> int | None:
+    """Returns the peak memory in bytes of the first accelerator; None if there is none."""
     if keras.backend.backend() == "jax":
         import jax
 

@@ -45,7 +45,7 @@ class RunFiles:
         if settings.tensorboard and is_chief:
             self.curves = Curves(self.folder / "tensorboard")
             try:
-                optional("tensorboard", "tensorboard", f"Looking at {self.folder}/tensorboard")
+                optional("tensorboard", "tensorboard", f"Viewing {self.folder}/tensorboard")
             except ImportError as error:
                 logging.warning("%s. The curves are written without it.", error)
 
@@ -57,6 +57,14 @@ class RunFiles:
         end: int | None = None,
     ) -> dict[str, Any] | None:
         """Prepares the folder; returns its newest checkpoint (`Checkpoints.latest`), None if new.
+
+        Compares `run.json` with the settings, or writes it. Logs are truncated to the checkpoint.
+
+        Args:
+            settings: settings of the run, JSON-serialisable.
+            unchecked: names of settings that may differ, since no result depends on them.
+            resume: accepted changes, see `check_settings`.
+            end: updates of the whole run; None = not checked.
 
         Raises:
             ValueError: The folder has a run with other settings, or only damaged checkpoints.
@@ -76,16 +84,16 @@ class RunFiles:
         elif self.is_chief:
             if latest is not None:
                 warnings.warn(
-                    f"{self.folder} has checkpoints and no run.json: whether the run had these "
-                    f"settings is not known, and step {latest['step']} is resumed with them",
+                    f"{self.folder} has checkpoints but no run.json: step {latest['step']} is "
+                    "resumed without a check that the run had these settings",
                     stacklevel=3,
                 )
             write_settings(path, settings)
         step = 0 if latest is None else latest["step"]
         if self.is_chief:
             atomic.remove_leftovers(str(self.folder))
-            for folder in (self.checkpoints, Checkpoints(self.best)):
-                folder.remove_leftovers()
+            for checkpoints in (self.checkpoints, Checkpoints(self.best)):
+                checkpoints.remove_leftovers()
             self.checkpoints.remove_bridges(step)
             for log in (self.steps, self.evaluations):
                 log.truncate(step)

@@ -60,23 +60,23 @@ class History(keras.callbacks.History):
         Args:
             best: the best weights.
             trained: whether this call made a step.
-            place: text with the best step's position in the plan, such as its epoch.
+            place: text with the best step's position in the plan, such as " (epoch 3 of 3)".
         """
-        how = "trained for" if self.ended_by is None else f"ended by {self.ended_by} after"
+        ending = "trained for" if self.ended_by is None else f"ended by {self.ended_by} after"
         if self.stopped_by is not None:
-            how = f"stopped by {signal.Signals(self.stopped_by).name}, to be resumed, after"
+            ending = f"stopped by {signal.Signals(self.stopped_by).name} (it can be resumed) after"
         elif not trained:
-            how = f"finished before, nothing is left to train: {how}"
-        self._sentence = f"{how} {self.step:,} steps"
+            ending = f"already finished, nothing is left to train: {ending}"
+        self._sentence = f"{ending} {self.step:,} steps"
         if best is None or best.step is None:
             return
         self.best_step, self.best_value = best.step, best.value
         self.best_loss = best.loss if math.isfinite(best.loss) else None
         self._sentence += f"; best {best.metric} {best.value:.4g} after step {best.step:,}{place}"
         if self.weights_by is not None:
-            self._sentence += f"; the task has the weights that {self.weights_by} set"
+            self._sentence += f"; the task has the weights set by {self.weights_by}"
         elif best.keeps_weights and self.stopped_by is None:
-            self._sentence += ", whose weights the task has"
+            self._sentence += ", whose weights are restored"
 
     def __str__(self) -> str:
         return self._sentence

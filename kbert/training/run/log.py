@@ -40,20 +40,20 @@ class RunLog:
             atomic.sync(file)
 
     def truncate(self, step: int) -> None:
-        """Removes the lines after `step`, and a partial line that a killed process left."""
+        """Removes the lines of later steps than `step`, and a partial line of a killed process."""
         if not self.path.exists():
             return
-        kept = 0
+        kept_bytes = 0
         with self.path.open("rb") as file:
             for line in file:
                 if not line.endswith(b"\n") or json.loads(line)["step"] > step:
                     break
-                kept += len(line)
-        if kept < self.path.stat().st_size:
+                kept_bytes += len(line)
+        if kept_bytes < self.path.stat().st_size:
             if is_remote(self.path):
-                atomic.write(self.path, self.path.read_bytes()[:kept])
+                atomic.write(self.path, self.path.read_bytes()[:kept_bytes])
             else:
-                os.truncate(self.path, kept)
+                os.truncate(self.path, kept_bytes)
 
     def read(self) -> list[dict]:
         """Returns all lines; an empty list if nothing was written."""
@@ -91,18 +91,18 @@ class ProgressLine:
         self._busy, self._tokens = 0.0, 0.0
 
     def measure(self, tokens: int, seconds: float) -> None:
-        """Adds tokens trained on and the time taken, without evaluations and checkpoints."""
+        """Adds to the speed: tokens trained on, and the seconds of training that they took."""
         # Older measurements fade, so that the speed adapts to a phase with longer sequences.
         self._busy = 0.8 * self._busy + seconds
         self._tokens = 0.8 * self._tokens + tokens
 
     @property
     def tokens_per_second(self) -> float:
-        """Recent speed; 0 before the first measurement."""
+        """Recent speed in tokens per second; 0 before the first measurement."""
         return self._tokens / self._busy if self._busy else 0.0
 
     def show(self, step: int, tokens: int, values: dict[str, float], last: bool = False) -> None:
-        """Prints the line if it is due.
+        """Prints the line if it is due: always in a terminal, else every `seconds`.
 
         Args:
             step: Updates made.
@@ -114,12 +114,12 @@ class ProgressLine:
         if not (last or self._rewrites or now - self._printed >= self.seconds):
             return
         self._printed = now
-        shown = [f"{name} {value:.4g}" for name, value in values.items()]
+        entries = [f"{name} {value:.4g}" for name, value in values.items()]
         speed = self.tokens_per_second
         if speed:
-            shown += [f"{human(speed)} tokens/s"]
-            shown += [f"{duration((self.total_tokens - tokens) / speed)} left"]
-        line = f"step {step:,}/{self.total_steps:,} · " + " · ".join(shown)
+            entries += [f"{human(speed)} tokens/s"]
+            entries += [f"{duration((self.total_tokens - tokens) / speed)} left"]
+        line = f"step {step:,}/{self.total_steps:,} · " + " · ".join(entries)
         if self._rewrites:
             print(f"\r{line}\033[K", end="\n" if last else "", file=self.file, flush=True)
         else:
@@ -131,7 +131,7 @@ class ProgressLine:
 
 
 def human(number: float) -> str:
-    """Formats a number with three digits and a unit prefix.
+    """Formats a number with three significant digits and one of the prefixes k, M, G and T.
 
     Example:
         >>> human(83_240), human(512), human(1.5e9)
@@ -145,7 +145,7 @@ def human(number: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Formats a time in its two largest units.
+    """Formats a time in its two largest units, of days, hours, minutes and seconds.
 
     Example:
         >>> duration(42), duration(3_700), duration(200_000)

@@ -114,12 +114,12 @@ class Monitor(keras.callbacks.CallbackList):
 
     @property
     def is_over(self) -> bool:
-        """Whether the run has made its last step."""
-        last = self._plan[-1].end
-        return self.stopped_by is not None or self.ended_by is not None or self.step >= last
+        """Whether the run has made its last step, was stopped by a signal or ended early."""
+        last_step = self._plan[-1].end
+        return self.stopped_by is not None or self.ended_by is not None or self.step >= last_step
 
     def load(self, latest: dict[str, Any]) -> None:
-        """Restores the state of the run from a checkpoint's information."""
+        """Restores the state of the run from `latest`, which `Checkpoints.latest` returned."""
         progress = latest["progress"]  # checkpoints of the previous version lack most of it
         self.step, self.ended_by = latest["step"], progress.get("ended_by")
         self.weights_by = progress.get("weights_by")
@@ -141,17 +141,23 @@ class Monitor(keras.callbacks.CallbackList):
     def begin_stage(
         self, stage: Phase | Epochs, first_epoch: int, evaluate: Evaluate | None
     ) -> None:
-        """Sets the stage of the next `fit`, and its evaluation."""
+        """Sets the stage that the next calls of `fit` train.
+
+        Args:
+            stage: phase, or epochs, to train.
+            first_epoch: number of epochs before the stage; a phase counts as one.
+            evaluate: function that returns the values on held-out data; None without such data.
+        """
         self._stage, self._first_epoch, self._measure = stage, first_epoch, evaluate
         self.weights_by = None  # left from a shorter run
         self._values.fetched_at = None  # the first step compiles: it does not count for the speed
 
     def finish(self) -> None:
-        """Calls the callbacks' `on_train_end`, once per run."""
+        """Calls the callbacks' `on_train_end`, once per run, and sets `weights_by`."""
         if not self._has_begun or self._has_finished:
             return
         self._has_finished = True
-        before = self._fingerprints()
+        old_fingerprints = self._fingerprints()
         super().on_train_end(self._last_logs)
         # Checked separately: if the last epoch is the best, restoring it changes no weight.
         restores = any(
@@ -159,7 +165,7 @@ class Monitor(keras.callbacks.CallbackList):
             and getattr(callback, "best_weights", None) is not None
             for callback in self.callbacks
         )
-        if self.stopped_by is None and (restores or before != self._fingerprints()):
+        if self.stopped_by is None and (restores or old_fingerprints != self._fingerprints()):
             self.weights_by = CALLBACK
 
     def close(self, first_step: int, place: str) -> History:
@@ -167,7 +173,7 @@ class Monitor(keras.callbacks.CallbackList):
 
         Args:
             first_step: updates made before this call.
-            place: text with the best step's position in the plan, such as its epoch.
+            place: text with the best step's position in the plan, such as " (epoch 3 of 3)".
         """
         history = self._epochs
         history.step = self.step
@@ -180,11 +186,11 @@ class Monitor(keras.callbacks.CallbackList):
         return history
 
     def _fingerprints(self) -> dict[str, int]:
-        """Returns checksums of the weights if a callback might change them at the end, else {}."""
+        """Returns weight name -> CRC-32; {} if no callback overrides `on_train_end`."""
         base = keras.callbacks.Callback.on_train_end
         # Looked up on the object: the function of a LambdaCallback is not on its class.
-        own = (getattr(callback.on_train_end, "__func__", None) for callback in self.callbacks)
-        if all(function is base for function in own):
+        hooks = (getattr(callback.on_train_end, "__func__", None) for callback in self.callbacks)
+        if all(function is base for function in hooks):
             return {}
         self._sync()
         weights = read_variables(weights_of(self.model))
@@ -210,8 +216,8 @@ class Monitor(keras.callbacks.CallbackList):
                 self._set_sums(sums)
             else:
                 logging.warning(
-                    "The run was begun by a version that counted other values: those of this epoch "
-                    "are since the restart"
+                    "The run was started by a version with other values: those of this epoch are "
+                    "counted from the restart"
                 )
         super().on_epoch_begin(epoch, logs)
 
@@ -245,6 +251,7 @@ class Monitor(keras.callbacks.CallbackList):
     # Actions of the run.
 
     def _check_length(self) -> None:
+        """Raises RuntimeError if the dataset ended before the last step of the epoch or phase."""
         end = self._epoch_start + self._stage.steps_per_epoch
         if self.step < end and not self.model.stop_training:
             kind = "phase" if isinstance(self._stage, Phase) else "epoch"
@@ -254,6 +261,7 @@ class Monitor(keras.callbacks.CallbackList):
             )
 
     def _after_step(self, logs: Logs) -> None:
+        """Counts a step and keeps its values; evaluates, fetches, saves or stops if that is due."""
         self._background.check()
         self.step += 1
         self._values.add(self.step, logs)
@@ -273,28 +281,28 @@ class Monitor(keras.callbacks.CallbackList):
 
     def _is_time_to_save(self) -> bool:
         minutes = self._settings.checkpoint_minutes
-        waited = minutes is not None and time.monotonic() - self._saved_at >= 60 * minutes
-        return waited or self._is_time(self._settings.checkpoint_every)
+        has_waited = minutes is not None and time.monotonic() - self._saved_at >= 60 * minutes
+        return has_waited or self._is_time(self._settings.checkpoint_every)
 
     def _fetch(self) -> None:
-        """Fetches, checks, logs and shows the values of the steps since the last time."""
-        before = self._values.fetched_at
-        seen = self._values.fetch(self.model.derived_metrics, self._last_good)
-        if not seen:
+        """Fetches the values of the steps since the last fetch; checks, logs and shows them."""
+        last_fetched_at = self._values.fetched_at
+        step_values = self._values.fetch(self.model.derived_metrics, self._last_good)
+        if not step_values:
             return
-        values = {name: value for name, value in seen[-1].items() if name != "step"}
+        values = {name: value for name, value in step_values[-1].items() if name != "step"}
         self._draw("train", values)
         if self.progress is not None and isinstance(self._stage, Phase):  # epochs have none
-            if before is not None:
-                tokens = len(seen) * self._stage.tokens_per_step
-                self.progress.measure(tokens, self._values.fetched_at - before)
+            if last_fetched_at is not None:
+                tokens = len(step_values) * self._stage.tokens_per_step
+                self.progress.measure(tokens, self._values.fetched_at - last_fetched_at)
             names = ("loss", *self.model.shown_metrics)
             shown = {name: values[name] for name in names if name in values}
             # Values that only evaluations measure.
             shown |= {name: x for name, x in self._evaluated[1].items() if name not in values}
             at_end = self.step == self._plan[-1].end
-            done = tokens_until(phases_of(self._plan), self.step)
-            self.progress.show(self.step, done, shown, last=at_end)
+            tokens_done = tokens_until(phases_of(self._plan), self.step)
+            self.progress.show(self.step, tokens_done, shown, last=at_end)
 
     def _last_good(self) -> str:
         if self._files is None:
@@ -303,7 +311,11 @@ class Monitor(keras.callbacks.CallbackList):
         return self._files.checkpoints.describe()
 
     def _evaluate(self) -> dict[str, float]:
-        """Returns the values on held-out data after this step; measures them only once."""
+        """Returns name -> value on held-out data; {} without such data.
+
+        Evaluates at most once after each step. A new evaluation is logged, updates the best weights
+        and ends the run if `patience` is exhausted.
+        """
         self._fetch()
         if self._measure is None:
             return {}
@@ -319,8 +331,8 @@ class Monitor(keras.callbacks.CallbackList):
             terms = {k: v for k, v in values.items() if k not in self.model.derived_metrics}
             self._files.evaluations.append([{"step": self.step, **terms}])
         self._draw("evaluation", values)
-        shown = " · ".join(f"{name} {value:.4g}" for name, value in values.items())
-        self._note(f"evaluation after step {self.step:,}: {shown}")
+        summary = " · ".join(f"{name} {value:.4g}" for name, value in values.items())
+        self._note(f"evaluation after step {self.step:,}: {summary}")
         if self.best is not None and self._may_be_best:
             self.best.update(self.model, self.step, values)
             patience = self._settings.patience
@@ -335,6 +347,7 @@ class Monitor(keras.callbacks.CallbackList):
         return all(getattr(callback, "may_be_best", True) for callback in self.callbacks)
 
     def _save_or_stop(self, due: bool) -> None:
+        """Saves a checkpoint if it is due, or if all hosts stop after this step."""
         number = self._hosts.stops_after(self.step)  # a later signal is handled at the next step
         if due or number is not None:
             self._save(bridges=not due)
@@ -345,7 +358,12 @@ class Monitor(keras.callbacks.CallbackList):
             self._note(f"stopped by {name}: checkpoint of step {self.step} written")
 
     def _save(self, bridges: bool) -> None:
-        """Starts writing a checkpoint, after the best weights that it refers to."""
+        """Starts writing a checkpoint in the background, after the best weights, if they are new.
+
+        Args:
+            bridges: whether it is written only because the run is stopped; see
+                `Checkpoints.remove_bridges`.
+        """
         if self._files is None:
             return
         self._fetch()
@@ -382,6 +400,17 @@ class Monitor(keras.callbacks.CallbackList):
         write_best: Callable[[], None] | None,
         saved_best: int | None,
     ) -> None:
+        """Writes the best weights and a checkpoint, in the background thread.
+
+        Args:
+            checkpoints: folder of the checkpoints.
+            arrays: copy of the state that the checkpoint contains.
+            step: updates made.
+            progress: state of the run, for the checkpoint.
+            write_best: function that writes the best weights if they are new; None without a
+                metric.
+            saved_best: best step of the previous checkpoint; weights from before it are removed.
+        """
         if write_best is not None:
             write_best()
         checkpoints.publish(arrays, step, progress)
@@ -393,7 +422,7 @@ class Monitor(keras.callbacks.CallbackList):
             self.model.jax_state_sync()  # within fit, JAX keeps the state outside the variables
 
     def _get_sums(self) -> np.ndarray | None:
-        """Returns the sums of the epoch so far.
+        """Returns the (K, 2) sums of the epoch so far: numerator and denominator of K values.
 
         `None` on several hosts, which would have to read them together. There the values of a
         resumed epoch are those since the restart.

@@ -68,16 +68,16 @@ class Objective:
         return None
 
     def identity(self) -> Mapping[str, Any]:
-        """Returns what identifies the run, JSON-serialisable; it is saved in `run.json`."""
+        """Returns the settings that identify the run, JSON-serialisable; saved in `run.json`."""
         return {}
 
 
 def batch_evaluation(
     task: TrainStep, batches: tf.data.Dataset, strategy: Strategy, scores: Evaluate | None = None
 ) -> Evaluate:
-    """Returns a function for the losses and metrics of held-out batches, and more scores.
+    """Returns a function that evaluates a task on held-out batches: name -> value.
 
-    Only the chief computes the scores.
+    The values are the losses and metrics, and on the chief also those of `scores`.
 
     Args:
         task: task that is trained.

@@ -68,7 +68,7 @@ class Phase:
     def __post_init__(self) -> None:
         if (self.batch_size is None) == (self.batch_tokens is None):
             raise ValueError(
-                "The batches of a phase are counted in rows or in tokens. Received: "
+                "A phase must have either batch_size or batch_tokens. Received: "
                 f"batch_size={self.batch_size}, batch_tokens={self.batch_tokens}"
             )
 
@@ -128,50 +128,50 @@ def parse_phases(text: str, steps: int, batch_size: int) -> list[Phase]:
         fields = item.split(":")
         try:
             length, share = int(fields[0]), float(fields[1])
-            rest = [*fields[2:], "", ""]
-            rows = int(rest[0]) if rest[0] else batch_size
-            masked = float(rest[1]) if rest[1] else None
+            optional_fields = [*fields[2:], "", ""]
+            rows = int(optional_fields[0]) if optional_fields[0] else batch_size
+            masked_share = float(optional_fields[1]) if optional_fields[1] else None
             if len(fields) > 4 or fields[-1] == "":
                 raise ValueError
         except (ValueError, IndexError):
             raise ValueError(
-                "A phase is written length:share, length:share:batch_size or "
+                "A phase must be length:share, length:share:batch_size or "
                 f"length:share:batch_size:masked_share. Received: {item!r} in {text!r}"
             ) from None
-        if masked is not None and not 0 < masked <= 1:
+        if masked_share is not None and not 0 < masked_share <= 1:
             raise ValueError(
                 "The masked share of a phase must be above 0 and at most 1. "
                 f"Received: {item!r} in {text!r}"
             )
-        parts.append((length, share, rows, masked))
+        parts.append((length, share, rows, masked_share))
     if any(min(part[:3]) <= 0 for part in parts) or abs(sum(p[1] for p in parts) - 1) > 1e-6:
         raise ValueError(
             "Lengths, shares and batch sizes must be positive and the shares add up to 1. "
             f"Received: {text!r}"
         )
-    phases, done, begun = [], 0.0, 0
-    for length, share, rows, masked in parts:
-        done += share
-        end = round(done * steps)
-        if end == begun:
+    phases, share_so_far, first_step = [], 0.0, 0
+    for length, share, rows, masked_share in parts:
+        share_so_far += share
+        end = round(share_so_far * steps)
+        if end == first_step:
             raise ValueError(
-                f"Each phase needs a step at least. Received: {text!r} over steps={steps}"
+                f"Each phase must have at least one step. Received: {text!r} over steps={steps}"
             )
         phases.append(
             Phase(
                 sequence_length=length,
                 batch_size=rows,
-                first_step=begun,
-                steps=end - begun,
-                masked_share=masked,
+                first_step=first_step,
+                steps=end - first_step,
+                masked_share=masked_share,
             )
         )
-        begun = end
+        first_step = end
     return phases
 
 
 def phases_of(plan: Iterable[Phase | Epochs]) -> list[Phase]:
-    """Returns the phases of a plan, the stages whose tokens are known."""
+    """Returns the phases of a plan, in order; `Epochs`, whose tokens are unknown, are left out."""
     return [stage for stage in plan if isinstance(stage, Phase)]
 
 

@@ -24,7 +24,7 @@ Resume = str | Collection[str]
 
 
 def write_settings(path: Path, settings: Mapping[str, Any]) -> None:
-    """Writes the settings of a run at its first start."""
+    """Writes `run.json` with the settings of a run and kbert's version, at the first start."""
     _write(path, {**_head(), **settings})
 
 
@@ -45,7 +45,7 @@ def check_settings(
     Args:
         path: The file that `write_settings` wrote.
         settings: Current settings of the run, JSON-serialisable.
-        unchecked: Names of settings that no number depends on.
+        unchecked: Names of settings that may differ, since no result depends on them.
         resume: Accepted changes: `"same"` for none, `"changed"` for any, or names of settings.
             Accepted changes are written to the file and apply from then on.
         step: Updates made so far, written with the changes.
@@ -65,11 +65,11 @@ def check_settings(
         [{'step': 7, 'rate': 'was 0.1, is 0.2'}]
     """
     check_resume(resume, path.parent)
-    before, now = json.loads(path.read_text(encoding="utf-8")), json.loads(json.dumps(settings))
-    found = differences(before, now, unchecked)
+    saved, current = json.loads(path.read_text(encoding="utf-8")), json.loads(json.dumps(settings))
+    changed_settings = differences(saved, current, unchecked)
     refused = {
         name: change
-        for name, change in found.items()
+        for name, change in changed_settings.items()
         if resume != CHANGED and (resume == SAME or not _is_named(name, resume))
     }
     if refused:
@@ -81,15 +81,15 @@ def check_settings(
             f'run, pass resume="changed" or --allow_changes={names}. '
             f"Received: {listed}"
         )
-    if found and end is not None and end < step:
+    if changed_settings and end is not None and end < step:
         raise ValueError(
-            f"A run may not end before the steps that are made; choose another folder, or give it "
-            f"{step} steps at least. Received: an end after step {end} of {path.parent}, whose "
+            f"A run must not end before its last checkpoint: choose another folder, or train for "
+            f"at least {step} steps. Received: an end after step {end} of {path.parent}, whose "
             f"last checkpoint is of step {step}"
         )
-    if found and writes:
-        changes = [*before.get(_CHANGES, ()), {"step": step, **found}]
-        _write(path, {**_head(), **now, _CHANGES: changes})
+    if changed_settings and writes:
+        changes = [*saved.get(_CHANGES, ()), {"step": step, **changed_settings}]
+        _write(path, {**_head(), **current, _CHANGES: changes})
 
 
 def check_resume(resume: Resume, folder: object) -> None:
@@ -101,8 +101,8 @@ def check_resume(resume: Resume, folder: object) -> None:
     """
     if folder is None and resume != SAME and resume:
         raise ValueError(
-            "`resume` is about the folder that a run resumes from: give a `model_dir`, or leave it "
-            f"out. Received: resume={resume!r}, model_dir=None"
+            "`resume` requires a `model_dir`, the folder to resume from: pass one, or leave "
+            f"`resume` out. Received: resume={resume!r}, model_dir=None"
         )
     if isinstance(resume, str) and resume not in (SAME, CHANGED):
         raise ValueError(
@@ -115,15 +115,22 @@ def differences(
 ) -> dict[str, str]:
     """Returns {name of a setting, joined by dots: "was 1, is 2"} for all settings that differ.
 
+    If `before` is from another version of kbert, settings that only one of the two has are ignored.
+
+    Args:
+        before: content of `run.json`.
+        now: current settings, as JSON values.
+        unchecked: names of settings, or groups of settings, to ignore.
+
     Example:
         >>> differences({"data": {"rows": 3}}, {"data": {"rows": 4}})
         {'data.rows': 'was 3, is 4'}
         >>> differences({"data": {"rows": 3}}, {"data": {"rows": 4}}, unchecked=["data"])
         {}
     """
-    own = {_VERSION, _FORMAT, _CHANGES}
+    not_settings = {_VERSION, _FORMAT, _CHANGES}
     same_version = all(before.get(name) == value for name, value in _head().items())
-    before = {name: x for name, x in before.items() if name not in own}
+    before = {name: x for name, x in before.items() if name not in not_settings}
     before = _with_settings(before)
     for group in ("task", "settings"):
         if isinstance(before.get(group), dict):  # a task may be a name
@@ -145,7 +152,7 @@ def recorded_settings(folder: PathLike) -> dict[str, Any]:
 
 
 def _with_settings(before: dict[str, Any]) -> dict[str, Any]:
-    """Converts the content of a file to today's names."""
+    """Converts the content of `run.json`, if it is from before 0.3.0, to the current names."""
     if "flags" in before:  # pretraining runs before 0.3.0
         before = {**before, "settings": dict(before["flags"])}
         del before["flags"]
@@ -156,7 +163,9 @@ def _with_settings(before: dict[str, Any]) -> dict[str, Any]:
 
 
 def weights_checksum(folder: PathLike) -> str:
-    """Returns the CRC-32 of the weight files in a folder, whatever its name and other files.
+    """Returns the CRC-32 of the weight files in a folder, as 8 hexadecimal digits.
+
+    The name of the folder and its other files do not matter.
 
     Example:
         >>> import tempfile
@@ -164,8 +173,8 @@ def weights_checksum(folder: PathLike) -> str:
         '00000000'
     """
     files = sorted(Path(folder).iterdir())
-    found = [path for path in files if path.suffix in _WEIGHTS or ".data-" in path.name]
-    return f"{fingerprints.crc32_of_files(*found):08x}"
+    weight_files = [path for path in files if path.suffix in _WEIGHTS or ".data-" in path.name]
+    return f"{fingerprints.crc32_of_files(*weight_files):08x}"
 
 
 def _head() -> dict[str, Any]:
@@ -175,7 +184,14 @@ def _head() -> dict[str, Any]:
 def _compared(
     before: Mapping[str, Any], now: Mapping[str, Any], prefix: str, everything: bool
 ) -> Iterator[tuple[str, Any, Any]]:
-    """Yields (joined name, value before, value now) of the settings in both, or of all."""
+    """Yields (name joined by dots, value before, value now) for settings, including equal ones.
+
+    Args:
+        before: earlier settings; a dict in it is a group of settings.
+        now: current settings.
+        prefix: name of the group of these settings, with a dot at its end; "" for none.
+        everything: whether to include settings that only one of the two has, with None.
+    """
     for key in sorted({*before, *now} if everything else {*before} & {*now}):
         a, b = _group(before.get(key)), _group(now.get(key))
         if isinstance(a, dict) and isinstance(b, dict):
@@ -185,17 +201,20 @@ def _compared(
 
 
 def _group(value: Any) -> Any:
-    """Turns a list of dicts into a group of settings, by index; other values stay."""
+    """Turns a list of dicts into a dict of them, keyed "0", "1", …; other values stay."""
     if isinstance(value, list) and value and all(isinstance(x, dict) for x in value):
         return {str(i): x for i, x in enumerate(value)}
     return value
 
 
 def _is_named(name: str, names: Collection[str]) -> bool:
-    """Whether a joined name, an end of it or a group that contains it is among `names`."""
+    """Whether `names` contains a setting, with or without the groups it is in, or such a group.
+
+    For example "seed", "data", "data.rows" and the whole name each stand for "data.rows.seed".
+    """
     parts = name.split(".")
-    places = range(len(parts))
-    return any(".".join(parts[i:]) in names or ".".join(parts[:i]) in names for i in places)
+    indices = range(len(parts))
+    return any(".".join(parts[i:]) in names or ".".join(parts[:i]) in names for i in indices)
 
 
 def _write(path: Path, content: Mapping[str, Any]) -> None:

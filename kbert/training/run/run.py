@@ -101,7 +101,7 @@ class Run:
         >>> history.history["val_slope"]
         [0.5, 1.0, 1.5]
         >>> print(history)
-        trained for 3 steps; best slope 1.5 after step 3 (epoch 3 of 3), whose weights the task has
+        trained for 3 steps; best slope 1.5 after step 3 (epoch 3 of 3), whose weights are restored
     """
 
     task: TrainStep
@@ -186,7 +186,7 @@ class Run:
                     raise
                 raise RuntimeError(
                     f"Another host of this run ended, or cannot be reached, after step "
-                    f"{monitor.step}. Started again on all hosts, the run resumes. "
+                    f"{monitor.step}. Start the run again on all hosts to resume it. "
                     f"{files.checkpoints.describe() if files is not None else ''}"
                     f"Received on host {strategy.host_index} of {strategy.num_hosts}: "
                     f"{_last_line(error)}"
@@ -202,7 +202,15 @@ class Run:
         strategy: Strategy,
         hosts: Hosts,
     ) -> None:
-        """Trains every stage that is not over, one `fit` after another."""
+        """Trains every stage that is not over, one `fit` after another.
+
+        Args:
+            monitor: callbacks and state of the run.
+            files: files of the run; None without a folder.
+            latest: checkpoint to resume from, as `Checkpoints.latest` returns it; None = none.
+            strategy: devices of the run.
+            hosts: processes of the run.
+        """
         start: Start = (0, 0, 0)
         if latest is not None and not monitor.is_over:
             start = tuple(latest["position"])
@@ -230,14 +238,14 @@ class Run:
                 if not is_resumed:
                     self._restore(dataset, files, latest, strategy)
                     is_resumed = True
-                epoch, done = divmod(monitor.step - stage.first_step, stage.steps_per_epoch)
+                epoch, steps_done = divmod(monitor.step - stage.first_step, stage.steps_per_epoch)
                 TrainStep.fit(
                     self.task,
                     strategy.distribute(dataset),
                     initial_epoch=first_epoch + epoch,
                     # An epoch that began before the restart gets its own `fit`, of the steps left.
-                    epochs=first_epoch + (epoch + 1 if done else stage.epochs),
-                    steps_per_epoch=stage.steps_per_epoch - done,
+                    epochs=first_epoch + (epoch + 1 if steps_done else stage.epochs),
+                    steps_per_epoch=stage.steps_per_epoch - steps_done,
                     callbacks=monitor,
                     verbose=0,
                 )
@@ -246,7 +254,12 @@ class Run:
         monitor.finish()
 
     def _close(self, monitor: Monitor, first_step: int) -> History:
-        """Returns the history of a run that is over; restores the task's best weights."""
+        """Returns the history of a run that is over; restores the best weights, if they are kept.
+
+        Args:
+            monitor: callbacks and state of the run.
+            first_step: updates made before this call of `train`.
+        """
         history, best = monitor.close(first_step, self._place(monitor.best)), monitor.best
         if best is not None and not history.interrupted and monitor.weights_by is None:
             best.restore(self.task)
@@ -263,7 +276,14 @@ class Run:
         latest: dict[str, Any] | None,
         strategy: Strategy,
     ) -> None:
-        """Creates the optimizer's slots and restores the newest checkpoint, if there is one."""
+        """Creates the optimizer's slots and restores the newest checkpoint, if there is one.
+
+        Args:
+            dataset: batches, of which only the structure is used.
+            files: files of the run; None without a folder.
+            latest: checkpoint to restore, as `Checkpoints.latest` returns it; None = none.
+            strategy: devices of the run; RuntimeError if its hosts see different checkpoints.
+        """
         self.task.prepare(dataset.element_spec)
         if files is None:
             return
@@ -277,72 +297,76 @@ class Run:
             files.checkpoints.restore(self.task, step)
 
     def _scope(self) -> contextlib.AbstractContextManager[Any]:
-        """Returns the scope of the run's strategy, or of the task's own on TensorFlow."""
+        """Returns the scope of the run's strategy; without one, on TensorFlow the task's own."""
         strategy = self.strategy or getattr(self.task, "distribute_strategy", None)
         return strategy.scope() if strategy else contextlib.nullcontext()
 
     def _warn_of_lost_state(self, monitor: Monitor) -> None:
+        """Warns if callbacks restore best weights, which they know only since the restart."""
         restoring = (x for x in self.callbacks if getattr(x, "restore_best_weights", False))
         names = [type(x).__name__ for x in restoring]
         if names and not monitor.is_over:
             warnings.warn(
-                f"{', '.join(names)} knows the epochs since step {monitor.step}, where the run "
-                "resumes, and restores the best weights of those alone. What `metric` and "
-                "`patience` of `fit` choose is of the whole run",
+                f"{', '.join(names)} restores the best weights since step {monitor.step}, where "
+                "the run resumes, not those of the whole run. Use `metric` and `patience` of "
+                "`fit`, which cover the whole run",
                 stacklevel=3,
             )
 
     def _check_end(self, step: int) -> None:
+        """Warns if the checkpoint, of `step`, is beyond the end of the run."""
         if step > self.end:
             warnings.warn(
-                f"The run ends at step {self.end}, but its checkpoint is that of step {step}: the "
-                "task has the weights of that step, and nothing is trained",
+                f"The run ends at step {self.end}, but its checkpoint is that of step {step}: its "
+                "weights are loaded, and nothing is trained",
                 stacklevel=4,
             )
 
     def _place(self, best: BestWeights | None) -> str:
-        """Returns the epoch of the best step as text; "" for phases."""
+        """Returns the epoch of the best step as text, " (epoch 3 of 3)"; "" for phases."""
         if best is None or best.step is None or not isinstance(self.plan, Epochs):
             return ""
         return f" (epoch {-(-best.step // self.plan.steps_per_epoch)} of {self.plan.epochs})"
 
     def _check(self) -> None:
-        given = {name: getattr(self.settings, name) for name in _EVALUATED}
-        given = {name: value for name, value in given.items() if value is not None}
-        if given and not self.objective.evaluates:
+        """Raises ValueError if the settings do not fit the objective, the plan or each other."""
+        options = {name: getattr(self.settings, name) for name in _EVALUATED}
+        options = {name: value for name, value in options.items() if value is not None}
+        if options and not self.objective.evaluates:
             raise ValueError(
-                "`metric`, `patience` and `evaluate_every` need held-out data to evaluate on. "
-                f"Received: {', '.join(f'{k}={v!r}' for k, v in given.items())} without any"
+                "`metric`, `patience` and `evaluate_every` require held-out data. "
+                f"Received: {', '.join(f'{k}={v!r}' for k, v in options.items())} without any"
             )
         if self.settings.metric is None and self.settings.patience is not None:
             raise ValueError(
-                "`metric` must name the value that `patience` waits for. "
+                "`patience` requires `metric`, the value to monitor. "
                 f"Received: None with patience={self.settings.patience}"
             )
         if self.verbose == LINE and not all(isinstance(stage, Phase) for stage in self.stages):
             raise ValueError(
-                'verbose="line" is for phases, whose tokens are known; epochs have Keras\' own. '
+                'verbose="line" is supported for phases only, whose tokens are known. '
                 f"Received: {self.plan}"
             )
 
 
 def _stage_from(stage: Phase | Epochs, step: int) -> Phase | Epochs:
-    """Returns the stage with its updates done; the content of a batch may depend on its number."""
+    """Returns a copy of the stage whose `done` counts its updates among the first `step`."""
     return dataclasses.replace(stage, done=step - stage.first_step)
 
 
 def _check_average(task: TrainStep) -> None:
+    """Raises ValueError if the optimizer has Keras' `use_ema`."""
     if getattr(task.optimizer, "use_ema", False):
         raise ValueError(
-            "Keras' `use_ema` makes the average the weights at the end of every `fit`, of which a "
-            "run takes several, and evaluates other weights than it keeps: compile with "
-            "kbert.training.AdamW(rate, ema=0.99), and call use_moving_average(task) when the run "
-            f"is over. Received: {type(task.optimizer).__name__} with use_ema=True"
+            "Keras' `use_ema` is not supported in a run: it would replace the weights by their "
+            "average at the end of every `fit`, which a run calls several times. Compile with "
+            "kbert.training.AdamW(rate, ema=0.99), and call use_moving_average(task) after the "
+            f"run. Received: {type(task.optimizer).__name__} with use_ema=True"
         )
 
 
 def _last_line(error: Exception) -> str:
     """Returns the most informative line of an engine's error message."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    telling = [line for line in lines if "aborted" in line or "failed" in line]
-    return (telling or lines or [type(error).__name__])[0]
+    informative_lines = [line for line in lines if "aborted" in line or "failed" in line]
+    return (informative_lines or lines or [type(error).__name__])[0]

@@ -34,24 +34,22 @@ class RunSettings(Options):
     )
     tensorboard: bool = option(
         False,
-        help="Write curves to model_dir/tensorboard; pip install 'kbert[tensorboard]' shows them.",
+        help="Write curves to model_dir/tensorboard; to view them, install kbert[tensorboard].",
         changes_numbers=False,
     )
     metric: str | None = option(
         None,
         help="Evaluation metric that selects the best weights; for a loss the smallest is best. "
-        "Default: none is kept.",
+        "Default: no best weights are kept.",
         flag=False,
     )
     patience: int | None = option(
         None,
-        help="Early stopping: evaluations without improvement before the run stops.",
+        help="Early stopping: evaluations without improvement before training stops.",
         at_least=1,
         flag=False,
     )
-    keep_best: bool = option(
-        True, help="Whether the task has its best weights at the end, or its last.", flag=False
-    )
+    keep_best: bool = option(True, help="Restore the best weights after training.", flag=False)
 
     @property
     def mode(self) -> str:

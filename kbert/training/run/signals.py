@@ -33,7 +33,7 @@ class Terminated(SystemExit):
 
 
 def raise_stopped(number: int, step: int) -> None:
-    """Raises the exception of a signal, once a checkpoint is saved."""
+    """Raises `Interrupted` for SIGINT, else `Terminated`; `step` is the number of updates made."""
     raise (Interrupted if number == signal.SIGINT else Terminated)(number, step)
 
 
@@ -41,8 +41,8 @@ def raise_stopped(number: int, step: int) -> None:
 def stopping(stop: Callable[[int], None]) -> Iterator[None]:
     """Turns SIGTERM and SIGINT into a call of `stop(number)`, which requests an orderly end.
 
-    Signals reach the main thread only. An ignored signal stays ignored (SIGINT in a background
-    job). The second signal of a kind has its usual effect.
+    Signals reach the main thread only; in other threads this does nothing. An ignored signal stays
+    ignored (SIGINT in a background job). The second signal of a kind has its usual effect.
 
     Args:
         stop: Function called by the signal handler, between any two instructions; it should only
@@ -59,16 +59,18 @@ def stopping(stop: Callable[[int], None]) -> Iterator[None]:
         yield
         return
     handlers = {number: signal.getsignal(number) for number in STOPPING}
-    before = {n: handler for n, handler in handlers.items() if handler is not signal.SIG_IGN}
+    previous_handlers = {
+        n: handler for n, handler in handlers.items() if handler is not signal.SIG_IGN
+    }
 
     def handle(number: int, frame: FrameType | None) -> None:
         stop(number)
-        signal.signal(number, before[signal.Signals(number)])
+        signal.signal(number, previous_handlers[signal.Signals(number)])
 
-    for number in before:
+    for number in previous_handlers:
         signal.signal(number, handle)
     try:
         yield
     finally:
-        for number, handler in before.items():
+        for number, handler in previous_handlers.items():
             signal.signal(number, handler)

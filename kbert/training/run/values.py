@@ -43,7 +43,7 @@ class StepValues:
         self._pending: list[tuple[int, dict[str, Tensor]]] = []
 
     def add(self, step: int, logs: Mapping[str, Tensor]) -> None:
-        """Keeps the values of a step, without fetching them."""
+        """Keeps the values of a step, which stay on the device until `fetch`."""
         self._pending.append((step, dict(logs)))
 
     def is_due(self) -> bool:
@@ -59,7 +59,7 @@ class StepValues:
         Args:
             derived: Names of values that are computed from others: they may overflow, and are not
                 logged.
-            where: Function that returns the message's sentence about checkpoints.
+            where: Function that returns a sentence about checkpoints, for the error message.
 
         Returns:
             One dict per step: `step` and every value, including derived ones. For a step that loss
@@ -95,8 +95,9 @@ def _only_finite(values: dict[str, float]) -> dict[str, float]:
 
 
 def _explain(step: int, terms: dict[str, float], where: str) -> str:
+    """Returns the message about non-finite `terms`; `where` is a sentence about checkpoints."""
     bad = ", ".join(f"{k} is {v}" for k, v in terms.items() if not math.isfinite(v))
     return (
-        f"{bad} at step {step}. {where}That step updated no weight. A lower learning rate, "
-        "a longer warm-up or float32 may help; with the same settings it happens again"
+        f"{bad} at step {step}. {where}That step updated no weights. A lower learning rate, "
+        "a longer warm-up or float32 may help; with the same settings the error recurs"
     )

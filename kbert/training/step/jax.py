@@ -31,7 +31,13 @@ def scope(model: Any) -> contextlib.AbstractContextManager:
 
 
 def spec_of(model: Any, iterator: Any, data_batch: Any) -> Any:
-    """Returns the `element_spec` of the data of `fit`: of its dataset's iterator, or of a batch."""
+    """Returns the specs of the tensors of a batch of `fit`; without TensorFlow a batch itself.
+
+    Args:
+        model: model that is trained.
+        iterator: Keras' iterator over the dataset; None if there is only `data_batch`.
+        data_batch: batch of `train_on_batch`.
+    """
     if iterator is None:
         return only_features(data_batch)
     adapter = iterator.data_adapter
@@ -41,7 +47,7 @@ def spec_of(model: Any, iterator: Any, data_batch: Any) -> Any:
 
 
 def make_train_function(model: Any, force: bool, usual: Callable) -> Any:
-    """Returns Keras' own train function."""
+    """Returns Keras' own function of a step: `usual(force)`; also used for test steps."""
     return usual(force)
 
 
@@ -54,7 +60,7 @@ def sum_of_squares(gradient: Tensor) -> Tensor:
 
 
 def term_names(model: Any, spec: Mapping[str, tf.TensorSpec]) -> tuple[list[str], list[str]]:
-    """Returns the names of the losses and of the metrics, in the order of `loss_terms`."""
+    """Returns the names of losses and metrics, in order; traces `loss_terms` with shapes `spec`."""
     names: list[list[str]] = []
 
     def trace(batch: Tensors) -> None:
@@ -71,7 +77,17 @@ def term_names(model: Any, spec: Mapping[str, tf.TensorSpec]) -> tuple[list[str]
 
 
 def train_step(model: Any, state: _State, data: Any) -> tuple[dict[str, Tensor], _State]:
-    """Makes one update; returns the values of this step and the new state."""
+    """Makes one update from one batch of `fit`.
+
+    Args:
+        model: model that is trained.
+        state: values of the trained weights, of the other variables, of the optimizer and of the
+            metrics.
+        data: global batch.
+
+    Returns:
+        The values of this step by name, and the new state.
+    """
     trainable, frozen, slots, sums = state
     batch = only_features(data)
     with keras.StatelessScope(_mapping(model, trainable, frozen)):
@@ -87,10 +103,10 @@ def train_step(model: Any, state: _State, data: Any) -> tuple[dict[str, Tensor],
     with keras.StatelessScope(zip(model.optimizer.variables, slots, strict=True)):
         rate = jnp.asarray(model.optimizer.learning_rate)
     finite = model._is_finite(norm, pairs)
-    moved = model.optimizer.stateless_apply(slots, gradients, trainable)
+    updated = model.optimizer.stateless_apply(slots, gradients, trainable)
     trainable, slots = (
-        [jnp.where(finite, new, old) for new, old in zip(after, before, strict=True)]
-        for after, before in zip(moved, (trainable, slots), strict=True)
+        [jnp.where(finite, new, old) for new, old in zip(new_values, old_values, strict=True)]
+        for new_values, old_values in zip(updated, (trainable, slots), strict=True)
     )
     with keras.StatelessScope(zip(model.metrics_variables, sums, strict=True)) as scope:
         update = model._after_update(norm, rate, loss_scale, finite)
@@ -102,7 +118,16 @@ def train_step(model: Any, state: _State, data: Any) -> tuple[dict[str, Tensor],
 
 
 def test_step(model: Any, state: _State, data: Any) -> tuple[dict[str, Tensor], _State]:
-    """Computes the losses and metrics of one batch, without dropout or update."""
+    """Computes the losses and metrics of one batch, without dropout or update.
+
+    Args:
+        model: model that is evaluated.
+        state: values of the trained weights, of the other variables and of the metrics.
+        data: global batch.
+
+    Returns:
+        The values of this batch by name, and the new state.
+    """
     trainable, frozen, sums = state
     mapping = _mapping(model, trainable, frozen)
     mapping += zip(model.metrics_variables, sums, strict=True)
@@ -117,6 +142,7 @@ def test_step(model: Any, state: _State, data: Any) -> tuple[dict[str, Tensor], 
 def _mapping(
     model: Any, trainable: Sequence[Tensor], frozen: Sequence[Tensor]
 ) -> list[tuple[keras.Variable, Tensor]]:
+    """Pairs the model's trained and other variables with values, for a `StatelessScope`."""
     return [
         *zip(model.trainable_variables, trainable, strict=True),
         *zip(model.non_trainable_variables, frozen, strict=True),
@@ -131,14 +157,27 @@ def _gradients(
     denominators: Tensor,
     slots: Sequence[Tensor],
 ) -> tuple[list[Tensor], Tensor, list[Tensor]]:
-    """Returns gradients of the loss, the (K, 2) pairs, and the frozen state after dropout."""
+    """Differentiates the loss of a batch, micro-batch by micro-batch.
+
+    Args:
+        model: model that is trained.
+        trainable: values of the trained weights.
+        frozen: values of the other variables, such as the seeds of dropout.
+        batch: global batch.
+        denominators: denominator of each loss, in order.
+        slots: values of the optimizer's variables.
+
+    Returns:
+        The gradient of each trained weight; the (K, 2) sums (numerator, denominator) of the losses
+        and metrics; the new values of `frozen`.
+    """
     # A loss may depend on the number of the update.
-    of_optimizer = list(zip(model.optimizer.variables, slots, strict=True))
+    optimizer_mapping = list(zip(model.optimizer.variables, slots, strict=True))
 
     def loss(
         trainable: list[Tensor], frozen: list[Tensor], part: Tensors
     ) -> tuple[Tensor, tuple[Tensor, list[Tensor]]]:
-        mapping = _mapping(model, trainable, frozen) + of_optimizer
+        mapping = _mapping(model, trainable, frozen) + optimizer_mapping
         with keras.StatelessScope(mapping) as scope:
             losses, metrics = model._training_terms(part)
             total = model._total_loss(losses, denominators)
@@ -152,9 +191,9 @@ def _gradients(
 
     def body(carry: _Carry, part: Tensors) -> tuple[_Carry, None]:
         sums, pairs, frozen = carry
-        gradients, (more, frozen) = differentiate(trainable, frozen, part)
+        gradients, (part_pairs, frozen) = differentiate(trainable, frozen, part)
         sums = [s + g for s, g in zip(sums, gradients, strict=True)]
-        return (sums, pairs + more, frozen), None
+        return (sums, pairs + part_pairs, frozen), None
 
     parts = keras.tree.map_structure(lambda x: jnp.moveaxis(x, 1, 0), model._split(batch))
     pairs = jnp.zeros((model._num_terms, 2))

@@ -8,13 +8,14 @@ import keras
 from kbert.core.late import optional
 
 COMPILE = {
-    "loss": "a task has losses of its own, and docs/own_task.md shows one with another",
-    "loss_weights": "a task has losses of its own, and docs/own_task.md shows one with another",
-    "metrics": "a task has values of its own, which fit() and evaluate() give, and a callback may "
-    "compute others of what predict() answers",
-    "weighted_metrics": "a task has values of its own, which fit() and evaluate() give",
-    "steps_per_execution": "every step is a call of its own; leave it out",
-    "auto_scale_loss": "a model of mixed_float16 scales its loss by itself; leave it out",
+    "loss": "a task defines its own losses, and docs/own_task.md shows a task with another loss",
+    "loss_weights": "a task defines its own losses, and docs/own_task.md shows a task with another "
+    "loss",
+    "metrics": "a task defines its own metrics, which fit() and evaluate() return, and a callback "
+    "can compute others from the results of predict()",
+    "weighted_metrics": "a task defines its own metrics, which fit() and evaluate() return",
+    "steps_per_execution": "every step is a separate call; leave it out",
+    "auto_scale_loss": "a model in mixed_float16 always scales its loss; leave it out",
 }
 # Keras' defaults: passing them explicitly changes nothing, like None for the others.
 _DEFAULTS = {"steps_per_execution": 1, "auto_scale_loss": True}
@@ -22,39 +23,39 @@ _DEFAULTS = {"steps_per_execution": 1, "auto_scale_loss": True}
 _BY_POSITION = ("loss", "loss_weights", "metrics", "weighted_metrics")
 
 FIT = {
-    "y": "the labels come second, as fit(data, labels)",
-    "class_weight": 'class_weights={"spam": 3.0}, by name, or class_weights="balanced"',
-    "shuffle": "rows come in an order that is drawn from `seed`",
+    "y": "the labels are the second argument, as in fit(data, labels)",
+    "class_weight": 'use class_weights={"spam": 3.0}, by name, or class_weights="balanced"',
+    "shuffle": "rows are always in a random order, from `seed`",
     "initial_epoch": "a run with a `model_dir` resumes where it stopped",
-    "steps_per_epoch": "an epoch is all rows; give fewer of them, such as table[:1000]",
-    "validation_steps": "held-out data is evaluated whole; give fewer rows of it",
+    "steps_per_epoch": "an epoch covers all rows; pass fewer rows, such as table[:1000]",
+    "validation_steps": "all held-out data is evaluated; pass fewer rows of it",
     "validation_batch_size": "held-out data is evaluated with `batch_size`",
-    "validation_freq": "evaluate_every=… counts steps between evaluations",
-    "sample_weights": "sample_weight=…, an array, or the name of a column",
+    "validation_freq": "use evaluate_every=…, the steps between evaluations",
+    "sample_weights": "use sample_weight=…, an array or the name of a column",
 }
 FIT_DATASET = {
-    "y": "a batch is one dict, which holds what is to be learned",
-    "batch_size": "the dataset's batches have their size already",
-    "sample_weight": "a batch holds its weights, such as `mask_weights` or `label_weights`",
-    "class_weight": "a batch holds its weights, such as `mask_weights` or `label_weights`",
-    "validation_split": "a dataset is not split; pass `validation_data`, another one",
-    "shuffle": "batches come in the dataset's own order",
+    "y": "a batch is one dict, which includes the labels",
+    "batch_size": "the dataset is already batched",
+    "sample_weight": "a batch includes its weights, such as `mask_weights` or `label_weights`",
+    "class_weight": "a batch includes its weights, such as `mask_weights` or `label_weights`",
+    "validation_split": "a dataset cannot be split; pass another one as `validation_data`",
+    "shuffle": "batches are used in the dataset's order",
 }
 EVALUATE = {
-    "y": "the labels come second, as evaluate(data, labels)",
-    "sample_weight": "scores count every example once; evaluate the parts by themselves",
-    "steps": "all rows are answered; give fewer of them",
-    "callbacks": "callbacks are of fit()",
-    "return_dict": "the values always are a dict; leave it out",
+    "y": "the labels are the second argument, as in evaluate(data, labels)",
+    "sample_weight": "scores count every example once; evaluate the parts separately",
+    "steps": "all rows are used; pass fewer rows",
+    "callbacks": "callbacks are supported by fit() only",
+    "return_dict": "the values are always a dict; leave it out",
 }
 PREDICT = {
-    "steps": "all rows are answered; give fewer of them",
-    "callbacks": "callbacks are of fit()",
+    "steps": "all rows are used; pass fewer rows",
+    "callbacks": "callbacks are supported by fit() only",
 }
 
 EXPORT = {
-    "input_signature": "a task's export takes text; task.model.export(…) is Keras', of token ids",
-    "verbose": "the path that was written is returned; leave it out",
+    "input_signature": "a task's export reads text; use Keras' task.model.export(…) for token ids",
+    "verbose": "the written path is returned; leave it out",
 }
 
 
@@ -69,17 +70,19 @@ def refuse_arguments(given: Mapping[str, Any], ways: Mapping[str, str], function
     Example:
         >>> refuse_arguments({"class_weight": {0: 2.0}}, {"class_weight": "class_weights=…"}, "fit")
         Traceback (most recent call last):
-        TypeError: fit() takes no `class_weight`: class_weights=…. Received: class_weight={0: 2.0}
+        TypeError: fit() does not support `class_weight`: class_weights=…. Received: \
+class_weight={0: 2.0}
     """
     for name, value in given.items():
         if name in ways:
             raise TypeError(
-                f"{function}() takes no `{name}`: {ways[name]}. Received: {name}={value!r:.80}"
+                f"{function}() does not support `{name}`: {ways[name]}. "
+                f"Received: {name}={value!r:.80}"
             )
 
 
 def refuse_others(given: Mapping[str, Any], ways: Mapping[str, str], function: str) -> None:
-    """Like `refuse_arguments`, for a function that accepts no further arguments at all."""
+    """Raises TypeError if any argument is given; arguments as those of `refuse_arguments`."""
     refuse_arguments(given, ways, function)
     if given:
         raise TypeError(
@@ -89,16 +92,22 @@ def refuse_others(given: Mapping[str, Any], ways: Mapping[str, str], function: s
 
 
 def check_compile(optimizer: Any, positional: tuple[Any, ...], others: Mapping[str, Any]) -> None:
-    """Raises TypeError for arguments of Keras' `compile` that kbert does not accept."""
-    named = {**dict(zip(_BY_POSITION, positional, strict=False)), **others}
+    """Raises TypeError for arguments of Keras' `compile` that kbert does not accept.
+
+    Args:
+        optimizer: first argument; None raises too.
+        positional: positional arguments after the optimizer.
+        others: arguments by name. None and Keras' defaults are accepted.
+    """
+    arguments = {**dict(zip(_BY_POSITION, positional, strict=False)), **others}
     for name, default in _DEFAULTS.items():
-        if named.get(name) == default:
-            del named[name]
-    named = {name: value for name, value in named.items() if value is not None}
-    refuse_others(named, COMPILE, "compile")
+        if arguments.get(name) == default:
+            del arguments[name]
+    arguments = {name: value for name, value in arguments.items() if value is not None}
+    refuse_others(arguments, COMPILE, "compile")
     if optimizer is None:
         raise TypeError(
-            "compile() takes an optimizer; without a compile() fit() trains by the usual one. "
+            "compile() requires an optimizer; without compile(), fit() uses the default one. "
             "Received: none"
         )
 
@@ -109,23 +118,24 @@ def check_callbacks(model: Any, callbacks: Any, *, in_run: bool) -> None:
     Args:
         model: Model that is trained.
         callbacks: The caller's callbacks, as in Keras: a list, one, None or a `CallbackList`.
-        in_run: Whether `kbert.training.run` trains, which resumes and keeps the best weights.
+        in_run: Whether a `kbert.training.Run` trains, which resumes and keeps the best weights.
 
     Raises:
         ImportError: There is a TensorBoard callback, and TensorBoard is not installed.
-        ValueError: There is such a callback.
+        ValueError: There is a `BackupAndRestore` or a `SwapEMAWeights` in a run, or a
+            `ModelCheckpoint` that saves a whole model that has no config.
     """
     for callback in keras.tree.flatten(getattr(callbacks, "callbacks", callbacks) or []):
         name = type(callback).__name__
         if in_run and isinstance(callback, keras.callbacks.BackupAndRestore):
             raise ValueError(
-                "A run resumes, to the same numbers, from the folder of `model_dir`; "
-                f'leave the callback out and pass fit(…, model_dir="run"). Received: {name}'
+                "A run resumes from its `model_dir`, with the same results: leave the callback "
+                f'out and pass fit(…, model_dir="run"). Received: {name}'
             )
         if in_run and isinstance(callback, keras.callbacks.SwapEMAWeights):
             raise ValueError(
-                "A run evaluates the weights themselves. For their moving average: "
-                "compile(kbert.training.AdamW(…, ema=0.999)), and after fit() "
+                "A run evaluates the weights themselves. For their moving average, "
+                "compile(kbert.training.AdamW(…, ema=0.999)), and after fit() call "
                 f"kbert.training.use_moving_average(task). Received: {name}"
             )
         if isinstance(callback, keras.callbacks.TensorBoard):
@@ -136,7 +146,7 @@ def check_callbacks(model: Any, callbacks: Any, *, in_run: bool) -> None:
                 model.get_config()
             except (NotImplementedError, ValueError) as error:
                 raise ValueError(
-                    "ModelCheckpoint must have save_weights_only=True here, with a path that ends "
-                    "in .weights.h5, or the run a `model_dir`: a .keras file cannot hold the "
-                    f"model. Received: {name} for a {type(model).__name__} ({error})"
+                    "ModelCheckpoint must have save_weights_only=True here and a path that ends in "
+                    ".weights.h5 (or use the `model_dir` of fit()): a .keras file cannot contain "
+                    f"the model. Received: {name} for a {type(model).__name__} ({error})"
                 ) from error

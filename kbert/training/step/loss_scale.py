@@ -32,6 +32,7 @@ class LossScale(keras.metrics.Metric):
 
     @staticmethod
     def _add(name: str, initializer: keras.initializers.Initializer | str, dtype: str) -> Tensor:
+        """Creates a scalar variable that is not trained."""
         # As in `DataPosition`: replicas agree, and each writes its own copy.
         return keras.Variable(
             initializer=initializer,
@@ -44,7 +45,7 @@ class LossScale(keras.metrics.Metric):
         )
 
     def update_state(self, finite: Tensor) -> None:
-        """Updates the scale after a step; `finite` is whether its gradients were finite."""
+        """Updates the scale after a step; `finite`: whether losses and gradients were finite."""
         value, good = self.value * 1.0, self.good_steps + 1
         good = ops.where(finite, good, ops.zeros_like(good))
         doubles = good >= DOUBLE_AFTER

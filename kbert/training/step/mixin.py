@@ -64,7 +64,7 @@ elif keras.backend.backend() == "jax":
     from kbert.training.step import jax as engine  # type: ignore[no-redef]
 else:
     raise ImportError(
-        "Training runs with KERAS_BACKEND=tensorflow or jax. "
+        "Training requires KERAS_BACKEND=tensorflow or jax. "
         f"Received: KERAS_BACKEND={keras.backend.backend()}"
     )
 
@@ -129,10 +129,10 @@ class TrainStep(_Base):
         raise NotImplementedError(f"{type(self).__name__} must define `loss_terms`.")
 
     def loss_denominators(self, batch: Tensors) -> Tensor:
-        """Returns the losses' denominators, in order, float32; they are summed before the step.
+        """Returns the denominators of the L losses, (L,) float32; a step sums them over replicas.
 
-        A graph computes only them and prunes the rest of `loss_terms`. Writes to variables are not
-        pruned, so a task whose `loss_terms` has some must override this.
+        A graph computes only the denominators and prunes the rest of `loss_terms`. Writes to
+        variables are not pruned, so a task whose `loss_terms` has some must override this.
         """
         losses, _ = self._all_terms(batch, training=False)
         return ops.stack([ops.cast(pair[1], "float32") for pair in losses.values()])
@@ -193,13 +193,17 @@ class TrainStep(_Base):
         """
         check_compile(optimizer, positional, others)
         optimizer = keras.optimizers.get(optimizer)
-        own = ("clipnorm", "clipvalue", "global_clipnorm", "gradient_accumulation_steps")
-        taken = {name: getattr(optimizer, name) for name in own if getattr(optimizer, name, None)}
-        if taken:
+        setting_names = ("clipnorm", "clipvalue", "global_clipnorm", "gradient_accumulation_steps")
+        conflicts = {
+            name: getattr(optimizer, name)
+            for name in setting_names
+            if getattr(optimizer, name, None)
+        }
+        if conflicts:
             raise ValueError(
-                "The step clips and accumulates itself, after summing over the replicas: pass "
-                "`clip_norm` and `micro_batches` to compile() and leave them out of the "
-                f"optimizer. Received: optimizer with {taken}"
+                "The optimizer must not clip or accumulate gradients, since the training step does "
+                "so itself, after summing over the replicas: pass `clip_norm` and `micro_batches` "
+                f"to compile() instead. Received: optimizer with {conflicts}"
             )
         if micro_batches < 1:
             raise ValueError(f"`micro_batches` must be at least 1. Received: {micro_batches}")
@@ -221,7 +225,12 @@ class TrainStep(_Base):
         engine.after_compile(self)
 
     def compile_by_default(self, optimizer: keras.optimizers.Optimizer, **settings: Any) -> None:
-        """Compiles for a `fit` if the user did not; the next `fit` may compile again."""
+        """Compiles for a `fit` of a model that the user did not compile; the next may do so again.
+
+        Args:
+            optimizer: optimizer of this `fit`.
+            **settings: further arguments of `compile`.
+        """
         self.compile(optimizer, **settings)
         self.step_state.by_default = True
 
@@ -231,20 +240,24 @@ class TrainStep(_Base):
         return self.compiled and not self.step_state.by_default
 
     def _check_precision(self) -> None:
+        """Raises ValueError if weights are bfloat16 or float16."""
         policy = self.dtype_policy
         dtypes = {policy.variable_dtype, *(v.dtype for v in self.trainable_variables)}
-        if narrow := sorted(dtypes & {"bfloat16", "float16"}):
+        if narrow_dtypes := sorted(dtypes & {"bfloat16", "float16"}):
             raise ValueError(
-                "Weights are trained in float32: with the 8 bits of bfloat16 most updates round "
-                "to nothing, and the second moment of Adam cannot move at all, for 1 - 0.999 is 0. "
-                "The dtype policies mixed_bfloat16 and mixed_float16 keep them in float32. "
-                f"Received: dtype policy {policy.name}, weights in {', '.join(narrow)}"
+                "Weights must be float32 for training: with the 8 bits of bfloat16 most updates "
+                "round to 0, and Adam's second moment never changes, since 1 - 0.999 rounds to 0. "
+                "The dtype policies mixed_bfloat16 and mixed_float16 keep weights in float32. "
+                f"Received: dtype policy {policy.name}, weights in {', '.join(narrow_dtypes)}"
             )
 
     def fit(
         self, x: Any = None, *args: Any, verbose: str | int = "auto", **kwargs: Any
     ) -> keras.callbacks.History:
-        """Like Keras' `fit`; a dataset keeps its order. `verbose`: see `keras_verbosity`."""
+        """Like Keras' `fit`; a dataset keeps its order.
+
+        `verbose="auto"` is a progress bar in a terminal or notebook, else one line per epoch.
+        """
         check_callbacks(self, kwargs.get("callbacks"), in_run=False)
         if is_dataset(x) or isinstance(x, Generator):
             kwargs.setdefault("shuffle", False)  # else Keras warns that it cannot
@@ -254,7 +267,10 @@ class TrainStep(_Base):
     def evaluate(
         self, x: Any = None, *args: Any, verbose: str | int = "auto", **kwargs: Any
     ) -> Any:
-        """Like Keras' `evaluate`; `verbose`: see `keras_verbosity`."""
+        """Like Keras' `evaluate`.
+
+        `verbose="auto"` is a progress bar in a terminal or notebook, else one line.
+        """
         with _to_the_end(kwargs.get("steps")):
             return super().evaluate(x, *args, verbose=keras_verbosity(verbose), **kwargs)
 
@@ -269,11 +285,11 @@ class TrainStep(_Base):
         state = getattr(self, "step_state", None)
         if state is None or state.ratios is None:
             return []
-        kept = [state.ratios, state.position]
-        return kept if state.loss_scale is None else [*kept, state.loss_scale]
+        metrics = [state.ratios, state.position]
+        return metrics if state.loss_scale is None else [*metrics, state.loss_scale]
 
     def get_metrics_result(self) -> dict[str, Tensor]:
-        """Returns the values over everything counted since the last reset."""
+        """Returns the logs, name → value, over everything counted since the last reset."""
         counted = self.step_state.ratios.counted()
         ratios = self.step_state.ratios.result()
         # An evaluation counts none of these.
@@ -285,6 +301,9 @@ class TrainStep(_Base):
 
         Args:
             spec: The `element_spec` of the dataset, or a batch.
+
+        Raises:
+            ValueError: The names of losses and metrics are not distinct, or are reserved.
         """
         with engine.scope(self):
             if not self.metrics:
@@ -299,12 +318,12 @@ class TrainStep(_Base):
                         f"{sorted(reserved)}. Received: {names}"
                     )
                 self.step_state.loss_names = tuple(losses)
-                scaled = any(x.compute_dtype == "float16" for x in self._flatten_layers())
-                update = (*UPDATE_TERMS, *SCALE_TERMS) if scaled else UPDATE_TERMS
-                self.step_state.ratios = Ratios([*losses, *metrics, *update])
+                needs_loss_scale = any(x.compute_dtype == "float16" for x in self._flatten_layers())
+                update_terms = (*UPDATE_TERMS, *SCALE_TERMS) if needs_loss_scale else UPDATE_TERMS
+                self.step_state.ratios = Ratios([*losses, *metrics, *update_terms])
                 self.step_state.num_terms = len(losses) + len(metrics)
                 self.step_state.position = DataPosition()
-                if scaled:
+                if needs_loss_scale:
                     self.step_state.loss_scale = LossScale()
             if not self.optimizer.built:
                 self.optimizer.build(self.trainable_variables)
@@ -320,14 +339,14 @@ class TrainStep(_Base):
     test_step = engine.test_step
 
     def make_train_function(self, force: bool = False) -> Any:
-        """Returns the function that Keras calls for each training step.
+        """Returns the function that Keras calls for each training step; `force` makes it anew.
 
         On TensorFlow it runs `train_step` on every replica.
         """
         return engine.make_train_function(self, force, super().make_train_function)
 
     def make_test_function(self, force: bool = False) -> Any:
-        """Like `make_train_function`, for `test_step`."""
+        """Returns the function that Keras calls for each evaluation step; `force` makes it anew."""
         return engine.make_test_function(self, force, super().make_test_function)
 
     @property
@@ -335,7 +354,7 @@ class TrainStep(_Base):
         return self.step_state.num_terms
 
     def _values(self, ratios: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Adds the total loss at the front and the derived metrics at the end."""
+        """Returns the logs: the total loss, the quotients `ratios` by name, the derived metrics."""
         values = {"loss": sum(ratios[name] for name in self.step_state.loss_names)}
         values |= {name: value for name, value in ratios.items() if name != "loss"}
         for name, (source, function) in self.derived_metrics.items():
@@ -343,51 +362,64 @@ class TrainStep(_Base):
         return values
 
     def _step_values(self, pairs: Tensor, update: Sequence[Tensor] = ()) -> dict[str, Tensor]:
-        """Computes the values of this step only, from the (K, 2) sums of the global batch."""
+        """Returns the logs of one step by name.
+
+        Args:
+            pairs: (K, 2) sums (numerator, denominator) of losses and metrics of the global batch.
+            update: values of `_after_update`; () in evaluation.
+        """
         names = self.step_state.ratios.names
         ratios = {names[i]: divide(pairs[i, 0], pairs[i, 1]) for i in range(pairs.shape[0])}
         return self._values(ratios | dict(zip(names[self._num_terms :], update, strict=False)))
 
     @staticmethod
     def _total_loss(losses: dict[str, Pair], denominators: Tensor) -> Tensor:
-        """Sums the numerators of `losses`, each divided by its denominator of the global batch."""
+        """Returns the sum of the losses: numerator / denominator of the global batch, in order."""
         numerators = [ops.cast(pair[0], "float32") for pair in losses.values()]
         return sum(divide(x, denominators[i]) for i, x in enumerate(numerators))
 
     @staticmethod
     def _pairs(losses: dict[str, Pair], metrics: dict[str, Pair]) -> Tensor:
-        """Stacks the pairs in the order of their names, (K, 2) float32."""
+        """Stacks the pairs (numerator, denominator), losses first, to (K, 2) float32."""
         terms = [*losses.values(), *metrics.values()]
         return ops.stack([ops.stack([ops.cast(x, "float32") for x in pair]) for pair in terms])
 
     def _all_terms(self, batch: Tensors, training: bool) -> tuple[dict[str, Pair], dict[str, Pair]]:
-        """Returns `loss_terms` with the losses that layers added."""
-        with auxiliary_losses() as added:
+        """Returns the losses and metrics of `loss_terms`, and as losses those that layers added."""
+        with auxiliary_losses() as added_losses:
             losses, metrics = self.loss_terms(batch, training=training)
-        return {**losses, **added}, metrics
+        return {**losses, **added_losses}, metrics
 
     def _training_terms(self, batch: Tensors) -> tuple[dict[str, Pair], dict[str, Pair]]:
-        """Returns the terms in training, for gradients; with `recompute` if it is set."""
+        """Returns the losses and metrics with dropout, for gradients.
+
+        With `recompute`, blocks keep only their inputs for the backward pass; ValueError if the
+        model has no blocks.
+        """
         with recomputation(self.recompute) as layers:
             terms = self._all_terms(batch, training=True)
         if self.recompute and not layers:
             raise ValueError(
-                "`recompute` is of the blocks of encoders and decoders: leave it out. "
+                "`recompute` requires blocks of an encoder or decoder: leave it out. "
                 f"Received: recompute=True for a {type(self).__name__} without any"
             )
         return terms
 
     def _count(self, pairs: Tensor, update: Sequence[Tensor] = ()) -> None:
-        """Adds the (K, 2) pairs, and in training the values of the update, to the sums.
+        """Adds the values of a step to the sums behind the logs.
 
         For a step that loss scaling skipped, the losses, metrics and gradient norm are left out.
+
+        Args:
+            pairs: (K, 2) sums (numerator, denominator) of losses and metrics.
+            update: values of `_after_update`; () in evaluation.
         """
         rows = [ops.stack([x, ops.ones_like(x)]) for x in update]
         rows = rows or [ops.zeros(2)] * (len(self.step_state.ratios.names) - self._num_terms)
         if len(update) > len(UPDATE_TERMS):
-            skipped = update[-1] > 0
-            pairs = ops.where(skipped, ops.zeros_like(pairs), pairs)
-            rows[0] = ops.where(skipped, ops.zeros_like(rows[0]), rows[0])
+            is_skipped = update[-1] > 0
+            pairs = ops.where(is_skipped, ops.zeros_like(pairs), pairs)
+            rows[0] = ops.where(is_skipped, ops.zeros_like(rows[0]), rows[0])
         self.step_state.ratios.update_state(ops.concatenate([pairs, ops.stack(rows)]))
 
     def _store_position(self, batch: Tensors) -> None:
@@ -407,6 +439,10 @@ class TrainStep(_Base):
         """Returns the global norm of the unscaled gradients, and the factor to apply them with.
 
         The factor limits the norm to `clip_norm` and removes the loss scale; None = 1.
+
+        Args:
+            gradients: gradients of the loss times `loss_scale`, summed over the replicas.
+            loss_scale: factor of the loss; None = 1.
         """
         # Not `sum`: TensorFlow adds a chain of scalars in an order that differs from run to run.
         norm = ops.sqrt(ops.sum(ops.stack([engine.sum_of_squares(g) for g in gradients])))
@@ -421,14 +457,25 @@ class TrainStep(_Base):
     def _after_update(
         self, norm: Tensor, rate: Tensor, loss_scale: Tensor | None, finite: Tensor
     ) -> tuple[Tensor, ...]:
-        """Updates the loss scale; returns the values of the update, in the order of their names."""
+        """Updates the loss scale; returns the values of the update that are logged.
+
+        Args:
+            norm: global norm of the gradients.
+            rate: learning rate.
+            loss_scale: factor of the loss in this step; None = 1.
+            finite: whether losses and gradients are finite.
+
+        Returns:
+            The norm and the rate; with loss scaling also the scale, and 1.0 or 0.0 for whether the
+            step was skipped.
+        """
         state = self.step_state.loss_scale
         if state is None or loss_scale is None:
             return norm, rate
         state.update_state(finite)
         # A scale of 1 cannot be halved: an overflow is then an error, as in float32.
-        skipped = ops.logical_and(ops.logical_not(finite), loss_scale > 1.0)
-        return norm, rate, loss_scale, ops.cast(skipped, "float32")
+        is_skipped = ops.logical_and(ops.logical_not(finite), loss_scale > 1.0)
+        return norm, rate, loss_scale, ops.cast(is_skipped, "float32")
 
     def _is_finite(self, norm: Tensor, pairs: Tensor) -> Tensor:
         """Whether a step may update weights: gradients and losses of the global batch are finite.
@@ -450,7 +497,7 @@ class TrainStep(_Base):
             rows, parts = x.shape[0], self.micro_batches
             if rows is not None and rows % parts:
                 raise ValueError(
-                    "The rows of a batch on each device must divide by `micro_batches`. "
+                    "The rows of a batch on each device must be divisible by `micro_batches`. "
                     f"Received: {rows} rows, micro_batches={parts}"
                 )
             return ops.reshape(x, (-1, parts, *ops.shape(x)[1:]))
@@ -460,7 +507,7 @@ class TrainStep(_Base):
 
 @contextlib.contextmanager
 def _to_the_end(steps: int | None) -> Iterator[None]:
-    """Silences Keras' warning about the end of a dataset if no number of steps was given."""
+    """Context without Keras' warning that a dataset has ended, if `steps` is None."""
     with warnings.catch_warnings():
         if steps is None:
             warnings.filterwarnings("ignore", message="Your input ran out of data")
@@ -479,7 +526,7 @@ def check_compares_whole_batches(task: TrainStep, micro_batches: int) -> None:
     compares = type(task).before_gradients is not TrainStep.before_gradients
     if compares and micro_batches * replicas_of(task) > 1:
         raise ValueError(
-            "A task that compares the rows of a batch is trained by itself, or on one device "
+            "A task that compares the rows of a batch must be trained alone, or on one device "
             f"and without micro-batches. Received: a {type(task).__name__} in another model, "
             f"micro_batches={micro_batches}, {replicas_of(task)} devices"
         )

@@ -12,7 +12,7 @@ from kbert.core.types import Tensor
 
 
 def divide(numerator: Tensor, denominator: Tensor) -> Tensor:
-    """Divides sums; a denominator of 0 (nothing counted) gives 0, but NaN stays NaN."""
+    """Divides sums elementwise; a denominator of 0 (nothing counted) gives 0, NaN stays NaN."""
     counted = denominator != 0
     return ops.where(counted, numerator / ops.where(counted, denominator, 1.0), 0.0)
 
@@ -44,11 +44,11 @@ class Ratios(keras.metrics.Metric):
         )
 
     def update_state(self, pairs: Tensor) -> None:
-        """Adds one row (numerator, denominator) per name."""
+        """Adds `pairs` (K, 2): one row (numerator, denominator) for each of the K names."""
         self.sums.assign(self.sums + ops.convert_to_tensor(pairs, dtype="float32"))
 
     def result(self) -> dict[str, Tensor]:
-        """Returns name → quotient."""
+        """Returns name → quotient of the sums; 0 if nothing was counted."""
         sums = ops.convert_to_tensor(self.sums)
         return {name: divide(sums[i, 0], sums[i, 1]) for i, name in enumerate(self.names)}
 
@@ -80,7 +80,7 @@ class DataPosition(keras.metrics.Metric):
             )
 
     def update_state(self, position: Tensor) -> None:
-        """Stores a position, three integers."""
+        """Stores a position: three integers (epoch, window, row)."""
         self.value.assign(position)
 
     def reset_state(self) -> None:

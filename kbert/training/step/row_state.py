@@ -62,8 +62,8 @@ def read_rows(variable: keras.Variable, rows: int | None) -> Tensor:
     rows = all_rows // replicas if rows is None else rows
     if replica is not None and rows != all_rows / replicas:
         raise ValueError(
-            "A batch must have the rows that the state was made for. Received: "
-            f"batch_size={all_rows} of the state, over {replicas} device(s), and {rows} rows of a "
+            "A batch must have as many rows as the state. Received: "
+            f"batch_size={all_rows} of the state, over {replicas} device(s), and {rows} rows in a "
             "device's batch"
         )
     value = ops.convert_to_tensor(variable)
@@ -76,8 +76,8 @@ def read_rows(variable: keras.Variable, rows: int | None) -> Tensor:
 def write_rows(variable: keras.Variable, rows: Tensor) -> None:
     """Stores this replica's rows, (…, b, W), in its own copy; XLA can compile it.
 
-    Nothing is stored while a graph is traced with one host's rows, only for the names of its
-    results. Values that are not finite are stored as 0, the initial state.
+    Values that are not finite are stored as 0, the initial state. A step may be traced with the
+    rows of one host, only for the names of its results; nothing is stored then.
     """
     replicas, replica = _replicas()
     *axes, all_rows, width = variable.shape
@@ -85,9 +85,9 @@ def write_rows(variable: keras.Variable, rows: Tensor) -> None:
     if replica is None and rows.shape[-2] != all_rows:
         return
     if replicas > 1:
-        own = ops.reshape(ops.arange(replicas) == replica, (-1, 1, 1))
+        is_own = ops.reshape(ops.arange(replicas) == replica, (-1, 1, 1))
         rows = ops.reshape(rows, (*axes, 1, all_rows // replicas, width))
-        rows = ops.where(own, rows, 0.0)  # (…, N, b, W)
+        rows = ops.where(is_own, rows, 0.0)  # (…, N, b, W)
     variable.assign(ops.reshape(rows, variable.shape))
 
 
@@ -106,7 +106,8 @@ def exchange_rows(variable: keras.Variable, total: Callable[[Tensor], Tensor]) -
 def _replicas() -> tuple[int, Tensor | None]:
     """Returns the number of replicas, and the index of this one.
 
-    1 and None if a graph may be traced with one host's rows, for the names of its results.
+    Returns 1 and None where a step may be traced with one host's rows, only for the names of its
+    results: outside of a replica, and on JAX with several hosts.
     """
     if keras.backend.backend() == "jax":  # whole batches: the compiler shards them
         import jax

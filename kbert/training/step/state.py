@@ -25,6 +25,8 @@ class Replicas:
 
     On JAX, and with TensorFlow on one device, every step computes with the whole batch.
 
+    Shapes: B rows of the global batch, b rows of a replica.
+
     Attributes:
         count: number of replicas.
     """
@@ -32,7 +34,7 @@ class Replicas:
     count = 1
 
     def gather(self, rows: Tensor) -> Tensor:
-        """Gathers (b, …) of each replica to (B, …), in the order of the replicas."""
+        """Gathers the rows (b, …) of each replica to (B, …), in the order of the replicas."""
         return rows
 
     def own(self, rows: Tensor) -> Tensor:
@@ -41,7 +43,7 @@ class Replicas:
 
 
 def scope_of(model: keras.Model) -> contextlib.AbstractContextManager:
-    """Returns the scope to create and use an optimizer in: that of the model's strategy."""
+    """Returns the scope to create and use the model's optimizer in; on JAX it has no effect."""
     strategy = getattr(model, "distribute_strategy", None)  # only on TensorFlow
     return strategy.scope() if strategy else contextlib.nullcontext()
 
@@ -74,29 +76,29 @@ class StepState:
         self.num_terms = 0
 
     def saved(self) -> dict[str, keras.Variable]:
-        """Returns the variables for a checkpoint, by name; in float16 also the loss scale.
+        """Returns name -> variable for a checkpoint: the data position, in float16 the loss scale.
 
         Raises:
             ValueError: neither `fit` nor `prepare` has run.
         """
         if self.position is None:
-            raise ValueError("The data position exists once `fit` or `prepare` has run.")
-        found = {"data_position": self.position.value}
+            raise ValueError("`fit` or `prepare` must run first: they create the data position.")
+        variables = {"data_position": self.position.value}
         if self.loss_scale is not None:
-            found["loss_scale/value"] = self.loss_scale.value
-            found["loss_scale/good_steps"] = self.loss_scale.good_steps
-        return found
+            variables["loss_scale/value"] = self.loss_scale.value
+            variables["loss_scale/good_steps"] = self.loss_scale.good_steps
+        return variables
 
 
 def only_features(data: Any) -> Tensors:
-    """Returns the batch that `fit` passes, of a dataset that yields one structure.
+    """Returns the batch in the data that Keras passes to a step: a batch, or a tuple of one.
 
-    Separate labels or weights raise ValueError.
+    Separate labels or weights, (x, y) or (x, y, weights), raise ValueError.
     """
     batch, labels, weights = keras.utils.unpack_x_y_sample_weight(data)
     if labels is not None or weights is not None:
         raise ValueError(
-            "A batch must be one structure that holds labels and weights too. "
+            "A batch must be one structure that includes labels and weights. "
             "Received: a tuple (x, y, …)"
         )
     return batch

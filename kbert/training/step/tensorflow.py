@@ -19,14 +19,17 @@ _Function = Callable[[Iterator[Any]], dict[str, Any]]
 
 
 def after_compile(model: Any) -> None:
-    """Hook after `compile`: checks the strategies and sets up the gradient function."""
-    made_under = model.optimizer._distribution_strategy
-    if made_under is not model.distribute_strategy:
+    """Hook after `compile`: sets up the gradient function.
+
+    ValueError if model and optimizer were created under different strategies.
+    """
+    optimizer_strategy = model.optimizer._distribution_strategy
+    if optimizer_strategy is not model.distribute_strategy:
         raise ValueError(
             "Model and optimizer must be made under the same strategy: create both inside "
             "`with strategy.scope():`. Received: model under "
             f"{type(model.distribute_strategy).__name__}, optimizer under "
-            f"{type(made_under).__name__}"
+            f"{type(optimizer_strategy).__name__}"
         )
     # kbert's optimizers accept summed gradients; Keras' own would sum over the replicas again.
     model._optimizer_sums = not hasattr(model.optimizer, "gradients_are_summed")
@@ -43,7 +46,13 @@ def scope(model: Any) -> contextlib.AbstractContextManager:
 
 
 def spec_of(model: Any, iterator: Any, data_batch: Any) -> Any:
-    """Returns the `element_spec` of the data of `fit`: of its dataset's iterator, or of a batch."""
+    """Returns the specs of the tensors of a batch of `fit`.
+
+    Args:
+        model: model that is trained.
+        iterator: Keras' iterator over the dataset; None if there is only `data_batch`.
+        data_batch: batch of `train_on_batch`.
+    """
     # Keras averages the first batch over the replicas, which fails for booleans, for uneven batches
     # and on several hosts.
     if iterator is None:
@@ -53,13 +62,13 @@ def spec_of(model: Any, iterator: Any, data_batch: Any) -> Any:
     if isinstance(dataset, tf.data.Dataset):
         return only_features(dataset.element_spec)
     # The dataset is already distributed.
-    local = model.distribute_strategy.experimental_local_results
-    batch = tf.nest.map_structure(lambda x: local(x)[0], next(iter(dataset)))
+    local_results = model.distribute_strategy.experimental_local_results
+    batch = tf.nest.map_structure(lambda x: local_results(x)[0], next(iter(dataset)))
     return tf.nest.map_structure(tf.TensorSpec.from_tensor, only_features(batch))
 
 
 def term_names(model: Any, spec: Mapping[str, tf.TensorSpec]) -> tuple[list[str], list[str]]:
-    """Returns the names of the losses and of the metrics, in the order of `loss_terms`."""
+    """Returns the names of losses and metrics, in order; traces `loss_terms` with specs `spec`."""
     names: list[list[str]] = []
 
     def trace(batch: Tensors) -> None:
@@ -71,20 +80,27 @@ def term_names(model: Any, spec: Mapping[str, tf.TensorSpec]) -> tuple[list[str]
 
 
 def make_train_function(model: Any, force: bool, usual: Callable) -> _Function:
-    """Returns a function that runs `train_step` on every replica; all compute the same values."""
+    """Returns the function that `fit` calls for a step: it runs `train_step` on every replica.
+
+    Args:
+        model: model that is trained; it keeps the function.
+        force: whether to make the function again.
+        usual: Keras' own method, not used on TensorFlow.
+    """
     if model.train_function is None or force:
         model.train_function = _on_replicas(model, model.train_step)
     return model.train_function
 
 
 def make_test_function(model: Any, force: bool, usual: Callable) -> _Function:
-    """Returns a function that runs `test_step` on every replica."""
+    """Like `make_train_function`, for `test_step` and `evaluate`."""
     if model.test_function is None or force:
         model.test_function = _on_replicas(model, model.test_step)
     return model.test_function
 
 
 def _on_replicas(model: Any, step: Callable[[Any], dict[str, tf.Tensor]]) -> _Function:
+    """Returns a function that runs `step` on every replica, and returns the first one's values."""
     strategy = model.distribute_strategy
 
     def on_batch(batch: Any) -> dict[str, tf.Tensor]:
@@ -107,7 +123,7 @@ def _on_replicas(model: Any, step: Callable[[Any], dict[str, tf.Tensor]]) -> _Fu
 
 
 def train_step(model: Any, data: Any) -> dict[str, tf.Tensor]:
-    """Makes one update; returns the values of this step over the global batch."""
+    """Makes one update from this replica's batch; returns the values over the global batch."""
     batch = only_features(data)
     # A dataset that has ended fails here, before the step updates sums or seeds.
     with tf.control_dependencies(tf.nest.flatten(batch)):
@@ -115,12 +131,13 @@ def train_step(model: Any, data: Any) -> dict[str, tf.Tensor]:
 
 
 def _update(model: Any, batch: Tensors) -> dict[str, tf.Tensor]:
+    """Makes one update from this replica's rows; returns the values over the global batch."""
     replica = tf.distribute.get_replica_context()
     denominators = _sum(replica, model.loss_denominators(batch))
     loss_scale = model._loss_scale()
     divisors = denominators if loss_scale is None else denominators / loss_scale
-    several = replica.num_replicas_in_sync > 1
-    batch = model.before_gradients(batch, _Several(replica) if several else Replicas())
+    has_several_replicas = replica.num_replicas_in_sync > 1
+    batch = model.before_gradients(batch, _Several(replica) if has_several_replicas else Replicas())
     gradients, pairs = model._differentiate(batch, divisors)
     variables = model.trainable_variables
     variables = [v for g, v in zip(gradients, variables, strict=True) if g is not None]
@@ -144,7 +161,17 @@ def _apply(
     scale: tf.Tensor | None,
     variables: list[keras.Variable],
 ) -> None:
-    """Updates weights and optimizer, or neither; branches in the graph, so nothing is copied."""
+    """Updates weights and optimizer if `finite`, else neither.
+
+    The branch is in the graph, so nothing is copied.
+
+    Args:
+        model: model that is trained.
+        finite: whether losses and gradients are finite.
+        gradients: gradients summed over the replicas.
+        scale: factor of all gradients; None = 1.
+        variables: weight of each gradient.
+    """
     options: dict[str, Any] = {}
     if not model._optimizer_sums and not tf.distribute.has_strategy():
         options["scale"] = scale  # kbert's optimizers apply it as they read the gradients
@@ -164,9 +191,9 @@ def _apply(
     # An optimizer merges the replicas, which is not allowed within a branch of a single replica. So
     # one branch is chosen for all of them; they agree, as they have the same sums.
     def across_replicas(strategy: tf.distribute.Strategy, finite: Any, gradients: Any) -> None:
-        first = strategy.experimental_local_results(finite)[0]
+        is_finite = strategy.experimental_local_results(finite)[0]
         tf.cond(
-            first,
+            is_finite,
             lambda: strategy.extended.call_for_each_replica(on_replica, args=(gradients,)),
             lambda: None,
         )
@@ -180,7 +207,7 @@ def sum_of_squares(gradient: tf.Tensor) -> tf.Tensor:
 
 
 def test_step(model: Any, data: Any) -> dict[str, tf.Tensor]:
-    """Computes the losses and metrics of one batch, without dropout or update."""
+    """Returns losses and metrics over the global batch, without dropout or update."""
     pairs = model._pairs(*model._all_terms(only_features(data), training=False))
     model._count(pairs)
     return model._step_values(_sum(tf.distribute.get_replica_context(), pairs))
@@ -189,7 +216,17 @@ def test_step(model: Any, data: Any) -> dict[str, tf.Tensor]:
 def _gradients(
     model: Any, batch: Tensors, denominators: tf.Tensor
 ) -> tuple[list[tf.Tensor | None], tf.Tensor]:
-    """Returns dense gradients of this replica's part of the loss, and its (K, 2) pairs."""
+    """Differentiates this replica's part of the loss, micro-batch by micro-batch.
+
+    Args:
+        model: model that is trained.
+        batch: rows of this replica.
+        denominators: denominator of each loss, in order, summed over all replicas.
+
+    Returns:
+        The dense gradient of each trained weight, None for weights that the loss does not use; the
+        (K, 2) sums (numerator, denominator) of the losses and metrics of these rows.
+    """
     variables = [v.value for v in model.trainable_variables]
 
     def differentiate(part: Tensors) -> tuple[list[tf.Tensor | None], tf.Tensor]:
@@ -205,15 +242,15 @@ def _gradients(
     if model.micro_batches == 1:
         return differentiate(batch)
     parts = model._split(batch)
-    used = [False] * len(variables)
+    is_used = [False] * len(variables)
 
     def body(
         i: tf.Tensor, sums: list[tf.Tensor], pairs: tf.Tensor
     ) -> tuple[tf.Tensor, list[tf.Tensor], tf.Tensor]:
-        gradients, more = differentiate(tf.nest.map_structure(lambda x: x[:, i], parts))
-        used[:] = [g is not None for g in gradients]
+        gradients, part_pairs = differentiate(tf.nest.map_structure(lambda x: x[:, i], parts))
+        is_used[:] = [g is not None for g in gradients]
         sums = [s if g is None else s + g for s, g in zip(sums, gradients, strict=True)]
-        return i + 1, sums, pairs + more
+        return i + 1, sums, pairs + part_pairs
 
     zeros = [tf.zeros(v.shape, v.dtype) for v in variables]
     pairs = tf.zeros((model._num_terms, 2))
@@ -221,7 +258,7 @@ def _gradients(
     _, sums, pairs = tf.while_loop(
         lambda i, *_: i < model.micro_batches, body, [0, zeros, pairs], parallel_iterations=1
     )
-    return [s if u else None for s, u in zip(sums, used, strict=True)], pairs
+    return [s if u else None for s, u in zip(sums, is_used, strict=True)], pairs
 
 
 class _Several(Replicas):
@@ -240,5 +277,5 @@ class _Several(Replicas):
 
 
 def _sum(replica: tf.distribute.ReplicaContext, tensors: Any) -> Any:
-    """Sums tensors over all replicas."""
+    """Sums tensors, or each tensor of a list, over all replicas."""
     return replica.all_reduce(tf.distribute.ReduceOp.SUM, tensors)

@@ -6,8 +6,8 @@ import sys
 def keras_verbosity(verbose: str | int) -> int:
     """Returns Keras' `verbose`: "auto" is 1 (bar) in a terminal or notebook, else 2 (line).
 
-    2 is one line per epoch. In Keras "auto" is a bar wherever the output goes, and its backspaces
-    and colours fill log files.
+    0, 1 and 2 (one line per epoch) stay. In Keras "auto" is a bar wherever the output goes, and
+    its backspaces and colours fill log files.
 
     Raises:
         ValueError: `verbose` is another string.
@@ -19,7 +19,5 @@ def keras_verbosity(verbose: str | int) -> int:
     if not isinstance(verbose, str):
         return verbose
     if verbose != "auto":
-        raise ValueError(
-            f'`verbose` must be 0, 1, 2 or "auto", as Keras has it. Received: {verbose!r}'
-        )
+        raise ValueError(f'`verbose` must be 0, 1, 2 or "auto", as in Keras. Received: {verbose!r}')
     return 1 if sys.stdout.isatty() or "ipykernel" in sys.modules else 2
