@@ -92,7 +92,7 @@ _PROBE_SECONDS = 300
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """One line of the table.
+    """One line of the table that `kbert.doctor` prints.
 
     Args:
         state: one of `STATES`.
@@ -108,10 +108,10 @@ class Finding:
 
 
 def examine() -> dict[str, list[Finding]]:
-    """Examines everything.
+    """Examines packages, conflicts, devices, processor, memory and extras.
 
     Returns:
-        title of a section -> its findings.
+        Title of a section -> its findings.
     """
     probe, said = probe_libraries()
     return {
@@ -124,7 +124,10 @@ def examine() -> dict[str, list[Finding]]:
 
 
 def examine_packages() -> list[Finding]:
-    """Examines Python and the required packages: installed, and in setup.py's ranges."""
+    """Examines whether Python and the required packages have versions in setup.py's ranges.
+
+    Only the finding that kbert is missing, if it is not installed.
+    """
     wanted = _requirements("kbert")
     if wanted is None:
         return [
@@ -151,7 +154,7 @@ def examine_packages() -> list[Finding]:
 
 
 def examine_conflicts() -> list[Finding]:
-    """Examines conflicts between packages, and with settings in the environment."""
+    """Examines conflicts between installed packages, and with environment variables."""
     found = [*_foreign_requirements(), *_same_folders()]
     tensorflow, text = _version("tensorflow"), _version("tensorflow-text")
     if tensorflow and text and tensorflow.split(".")[:2] != text.split(".")[:2]:
@@ -189,7 +192,7 @@ def examine_devices(probe: dict[str, dict], said: str) -> list[Finding]:
     """Examines whether the libraries can be imported, and which devices they see.
 
     Args:
-        probe: findings of `probe_libraries`.
+        probe: library -> its details, from `probe_libraries`.
         said: TensorFlow's messages during the probe.
     """
     found = []
@@ -241,7 +244,7 @@ def examine_processor(said: str) -> list[Finding]:
     """Examines cores, memory and instruction sets that this process may use.
 
     Args:
-        said: TensorFlow's messages when it was imported.
+        said: TensorFlow's messages during the probe, which mention oneDNN.
     """
     cores, memory = usable_cores(), usable_memory()
     state = "ok" if cores >= 4 else "slow"
@@ -267,7 +270,7 @@ def examine_processor(said: str) -> list[Finding]:
 
 
 def examine_extras() -> list[Finding]:
-    """Examines the extras: whether each is installed, and what it enables."""
+    """Examines whether each extra is installed, and what it enables; [] without kbert."""
     if _requirements("kbert") is None:
         return []
     names = importlib.metadata.metadata("kbert").get_all("Provides-Extra") or []
@@ -301,7 +304,7 @@ def probe_libraries() -> tuple[dict[str, dict[str, Any]], str]:
     """Imports TensorFlow, TensorFlow Text and Keras in a separate process.
 
     Returns:
-        library -> its details, or {"error": why it cannot be imported}; and the messages on
+        Library -> its details, or {"error": why it cannot be imported}; and the messages on
         standard error.
     """
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "0"}
@@ -336,7 +339,10 @@ def usable_cores() -> float:
 
 
 def usable_memory() -> int | None:
-    """Returns the bytes that this process may use: the machine's memory or its container limit."""
+    """Returns the bytes of memory that this process may use; None if unknown.
+
+    That is the machine's memory, or the container's limit if it is lower.
+    """
     try:
         found = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):
@@ -350,6 +356,9 @@ def usable_memory() -> int | None:
 
 def write_table(sections: dict[str, list[Finding]]) -> str:
     """Formats the findings as plain text.
+
+    Args:
+        sections: title of a section -> its findings.
 
     Example:
         >>> print(write_table({"packages": [Finding("ok", "keras", "3.15", ">=3.15")]}))
@@ -370,10 +379,10 @@ _COLUMNS = ("name", "value")
 
 
 def main() -> int:
-    """Prints the table.
+    """Prints the findings as a table.
 
     Returns:
-        1 if something is broken, else 0.
+        Exit status: 1 if something is broken, else 0.
     """
     print(f"kbert {__version__}, Python {platform.python_version()}, {platform.platform()}\n")
     sections = examine()
@@ -384,7 +393,12 @@ def main() -> int:
 
 
 def _requirements(package: str, extra: str | None = None) -> list[Any] | None:
-    """Lists what a package requires here, or what an extra adds; None if it is not installed."""
+    """Returns what a package requires here; None if it is not installed.
+
+    Args:
+        package: name of the package.
+        extra: name of an extra: only what it adds is returned; None = what is always required.
+    """
     packaging = _packaging()
     parse = packaging.requirements.Requirement if packaging else _Bare
     try:
@@ -403,7 +417,11 @@ def _requirements(package: str, extra: str | None = None) -> list[Any] | None:
 
 
 class _Bare:
-    """A requirement parsed without `packaging` (which TensorFlow needs too): only the name."""
+    """A requirement parsed without the package `packaging`: only its name and extra.
+
+    Args:
+        line: the requirement, such as "numpy>=2; extra == 'test'".
+    """
 
     def __init__(self, line: str) -> None:
         self.name = re.split(r"[\s\[<>=!~;(]", line, maxsplit=1)[0]
@@ -418,6 +436,7 @@ class _Bare:
 
 @functools.cache
 def _packaging() -> Any:
+    """Returns the package `packaging`; None if it is not installed."""
     try:
         import packaging.requirements
         import packaging.specifiers
@@ -427,6 +446,7 @@ def _packaging() -> Any:
 
 
 def _fits(version: str, range_: str) -> bool:
+    """Returns whether a version is in a range such as ">=2,<3"; True without `packaging`."""
     packaging = _packaging()
     if packaging is None or not range_:
         return True
@@ -434,6 +454,7 @@ def _fits(version: str, range_: str) -> bool:
 
 
 def _version(package: str) -> str | None:
+    """Returns the installed version of a package; None if it is not installed."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
@@ -441,7 +462,7 @@ def _version(package: str) -> str | None:
 
 
 def _foreign_requirements() -> Iterator[Finding]:
-    """Yields unmet requirements of the packages that kbert needs: protobuf, NumPy and so on."""
+    """Yields unmet requirements of the packages that kbert needs, directly or not."""
     seen, ahead = set(), [x.name for x in _requirements("kbert") or []]
     while ahead:
         package = ahead.pop()
@@ -458,6 +479,7 @@ def _foreign_requirements() -> Iterator[Finding]:
 
 
 def _same_folders() -> Iterator[Finding]:
+    """Yields installed packages that overwrite each other's files, see `SAME_FOLDER`."""
     for package, others in SAME_FOLDER.items():
         both = [x for x in others if _version(x)]
         if both and _version(package):
@@ -466,6 +488,7 @@ def _same_folders() -> Iterator[Finding]:
 
 
 def _backend(keras: dict[str, Any]) -> Finding:
+    """Returns the finding about Keras' backend; `keras` are details from `probe_libraries`."""
     name = keras["backend"]
     if name == "tensorflow":
         return Finding("ok", "Keras' backend", name)
@@ -476,6 +499,12 @@ def _backend(keras: dict[str, Any]) -> Finding:
 
 
 def _instructions(flags: frozenset[str] | None, said: str) -> Iterator[Finding]:
+    """Yields findings about instruction sets of the processor, and about oneDNN.
+
+    Args:
+        flags: instruction sets, from `_processor_flags`.
+        said: TensorFlow's messages during the probe.
+    """
     if flags is not None:
         if "avx" not in flags:
             yield Finding("BROKEN", "AVX", "missing", "TensorFlow's wheels are compiled for it")
@@ -509,6 +538,7 @@ def _processor_flags() -> frozenset[str] | None:
 
 
 def _how_it_ended(status: int) -> str:
+    """Describes in words how a process ended, by its return code in `subprocess`."""
     if status >= 0:
         return f"the process exited with status {status}"
     name = signal.Signals(-status).name
@@ -517,10 +547,12 @@ def _how_it_ended(status: int) -> str:
 
 
 def _one_line(text: str) -> str:
+    """Returns a text in one line, at most 200 characters."""
     return " ".join(text.split())[:200]
 
 
 def _read(path: str) -> str:
+    """Returns the text of a file; "" if it cannot be read."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             return file.read()

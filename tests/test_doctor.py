@@ -131,7 +131,7 @@ def test_conflicts(monkeypatch):
     assert found == [
         ("BROKEN", "tensorflow", "protobuf 4.25"),
         ("BROKEN", "tensorflow", "and tensorflow-cpu"),
-        ("BROKEN", "tensorflow-text", "2.21.1 beside tensorflow 2.20.0"),
+        ("BROKEN", "tensorflow-text", "2.21.1 with tensorflow 2.20.0"),
         ("note", "tf-keras", "2.20"),
     ]
     monkeypatch.setenv("TF_USE_LEGACY_KERAS", "1")
@@ -164,8 +164,8 @@ def test_every_extra_is_told():
     ("code", "error"),
     [
         ("import os, signal; os.kill(os.getpid(), signal.SIGILL)", "SIGILL: an instruction"),
-        ("raise SystemExit(3)", "the process ended with 3"),
-        ("print('no JSON')", "the process ended with 0"),
+        ("raise SystemExit(3)", "the process exited with status 3"),
+        ("print('no JSON')", "the process exited with status 0"),
         ("import time; time.sleep(6000)", "no answer within 0.3 seconds"),
     ],
 )
@@ -199,7 +199,7 @@ def no_driver(name):
 @pytest.mark.parametrize(
     ("files", "hidden", "cuda", "driver", "state", "hint"),
     [
-        ([], None, True, None, "slow", "on the processor"),
+        ([], None, True, None, "slow", "on the CPU"),
         (["/dev/nvidia0"], "-1", True, None, "note", "CUDA_VISIBLE_DEVICES='-1'"),
         (["/dev/nvidia0"], None, False, None, "BROKEN", "built without CUDA"),
         (["/dev/nvidia0"], None, True, no_driver, "BROKEN", "--gpus all"),
@@ -236,7 +236,7 @@ def test_processor(monkeypatch, text):
     monkeypatch.setattr(doctor, "_read", lambda path: files.get(path, ""))
     monkeypatch.delenv("TF_ENABLE_ONEDNN_OPTS", raising=False)
     found = doctor.examine_processor("port.cc: oneDNN custom operations are on.")
-    expected = {"cores": "slow", "limit of cores": "note", "memory": "slow", "oneDNN": "ok"}
+    expected = {"cores": "slow", "core limit": "note", "memory": "slow", "oneDNN": "ok"}
     assert states(found) == expected | OF_A_PROCESSOR[text]
     assert named(found, "cores").value == "0.5"
     assert named(found, "memory").value == "1.0 GiB"

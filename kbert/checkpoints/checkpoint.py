@@ -53,7 +53,8 @@ class Checkpoint(Generic[ConfigT]):
         """
         if not isinstance(self.config, kind):
             raise ValueError(
-                f"The folder must hold {kind.told}. Received: {self.config.told}, in {self.source}"
+                f"The folder must contain {kind.told}. Received: {self.config.told}, in "
+                f"{self.source}"
             )
         return cast("Checkpoint[Expected]", self)
 

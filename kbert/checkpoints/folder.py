@@ -24,11 +24,13 @@ _OPTIONS = {
     "task": None,
     "tokenizer": None,
     "labels": None,
-    "edits": "Other libraries' folders have no place for edits: `kbert.edit` merges one into the "
-    "weights, takes it out, or writes it alone.",
-    "architecture": "`architecture` says which of another library's models to write.",
-    "max_shard_size": "Weights go into several files in Hugging Face's format alone.",
-    "weight_dtype": "Weights are written in float32; Hugging Face's format also has bfloat16.",
+    "edits": "The formats of other libraries do not support edits: `kbert.edit` can merge an edit "
+    "into the weights, remove it, or write it alone.",
+    "architecture": "`architecture` requires a format of another library that has several: "
+    "Hugging Face's or KerasHub's.",
+    "max_shard_size": "`max_shard_size` requires Hugging Face's format: all others have one file "
+    "of weights.",
+    "weight_dtype": "`weight_dtype` must be float32, or bfloat16 in Hugging Face's format.",
 }
 
 
@@ -72,13 +74,13 @@ def read_checkpoint(
     edits = (f"{x} {edit.alone}" for x, edit in late.load_each("file of an edit") if x in files)
     almost = (x.why_not(files) for _, x in late.load_each(_SORT) if hasattr(x, "why_not"))
     reasons = itertools.chain(edits, filter(None, almost))
-    why = next(reasons, "The folder holds no model that kbert knows.")
+    why = next(reasons, "The folder contains no model that kbert supports.")
     raise ValueError(f"{why} {_what_is_read()}. Received: {folder}")
 
 
 def _what_is_read() -> str:
     *others, last = (format_.READS for _, format_ in late.load_each(_SORT))
-    return f"kbert reads {', '.join(others)} or {last}"
+    return f"kbert supports {', '.join(others)} or {last}"
 
 
 def write_checkpoint(
@@ -108,8 +110,7 @@ def write_checkpoint(
     """
     if unknown := sorted(options.keys() - _OPTIONS):
         raise TypeError(
-            f"What is written besides the weights is {', '.join(_OPTIONS)}. Received: "
-            f"{', '.join(unknown)}"
+            f"The options must be among {', '.join(_OPTIONS)}. Received: {', '.join(unknown)}"
         )
     if format not in config.FORMATS:
         raise ValueError(

@@ -29,8 +29,8 @@ def check_groups(
         >>> check_groups(44, 22, lambda i: int(i / 44 * 22), "Google", "memory")
         Traceback (most recent call last):
         ...
-        ValueError: ALBERT of Google rounds so that a layer of this model is of another group than \
-in kbert: layer 30 of group 14, not 15. Received: 22 groups of 44 layers in memory
+        ValueError: ALBERT of Google assigns a layer of this model to another group than kbert: \
+layer 30 to group 14, not 15. Received: 22 groups of 44 layers in memory
     """
     if not 1 < groups <= layers <= MOST_LAYERS:  # one group cannot differ; others raise elsewhere
         return
@@ -38,7 +38,7 @@ in kbert: layer 30 of group 14, not 15. Received: 22 groups of 44 layers in memo
         there, here = group_of(layer), layer * groups // layers
         if there != here:
             raise ValueError(
-                f"ALBERT of {whose} rounds so that a layer of this model is of another group than "
-                f"in kbert: layer {layer} of group {there}, not {here}. "
-                f"Received: {groups} groups of {layers} layers in {source}"
+                f"ALBERT of {whose} assigns a layer of this model to another group than kbert: "
+                f"layer {layer} to group {there}, not {here}. Received: {groups} groups of "
+                f"{layers} layers in {source}"
             )

@@ -45,20 +45,20 @@ def open_datasets(path: Path) -> Iterator[Mapping[str, Any]]:
             yield found
     except (OSError, RuntimeError, KeyError, TypeError, UnicodeError) as error:
         raise ValueError(
-            f"The file is damaged, cut short, or no HDF5 file ({' '.join(str(error).split())}). "
-            f"Received: {path}"
+            "The file is damaged, truncated or not an HDF5 file "
+            f"({' '.join(str(error).split())}). Received: {path}"
         ) from error
 
 
 def _check_dataset(name: str | bytes, dataset: Any, path: Path) -> None:
     if isinstance(name, bytes):  # h5py returns names that are not UTF-8 as bytes
-        raise ValueError(f"Names are text in UTF-8. Received: {name!r} in {path}")
+        raise ValueError(f"Names must be text in UTF-8. Received: {name!r} in {path}")
     if dataset.is_virtual or dataset.external:
         raise ValueError(
-            f"Weights lie in the file itself, not in another one. Received: {name} in {path}"
+            f"Weights must be in the file itself, not in another one. Received: {name} in {path}"
         )
     if dataset.shape is None:
-        raise ValueError(f"Weights have a shape. Received: {name}, which is null, in {path}")
+        raise ValueError(f"Weights must have a shape. Received: {name}, which is null, in {path}")
     if dataset.chunks is None:
         whole = dataset.id.get_storage_size() == dataset.nbytes
     else:
@@ -66,7 +66,7 @@ def _check_dataset(name: str | bytes, dataset: Any, path: Path) -> None:
         whole = dataset.id.get_num_chunks() == math.prod(-(-side // of) for side, of in sides)
     if not whole:
         raise ValueError(
-            "A dataset's values must all be in the file: what was never written would be read as "
-            f"zeros. Received: {name} of shape {dataset.shape}, {dataset.nbytes:,} bytes, of which "
+            "All values of a dataset must be in the file: missing values would be read as zeros. "
+            f"Received: {name} of shape {dataset.shape}, {dataset.nbytes:,} bytes, of which "
             f"{dataset.id.get_storage_size():,} are stored, in {path}"
         )

@@ -33,7 +33,7 @@ def ignoring(keys: Collection[str]) -> Iterator[None]:
         ...                source="memory", decisive=lambda key: False)
     """
     if isinstance(keys, str) or not isinstance(keys, Collection):
-        raise ValueError(f"`ignore` is a list of keys' names. Received: {keys!r}")
+        raise ValueError(f"`ignore` must be a list of names of keys. Received: {keys!r}")
     token = _IGNORED.set(_IGNORED.get() | frozenset(keys))
     try:
         yield
@@ -64,7 +64,7 @@ def make_config(kind: type[Config], fields: Mapping[str, Any], source: str) -> A
     layers = getattr(config, "num_layers", 0)
     if layers > MOST_LAYERS:
         raise ValueError(
-            f"A config of more than {MOST_LAYERS} layers is taken to be damaged. "
+            f"A config must have at most {MOST_LAYERS} layers: with more it is probably damaged. "
             f"Received: {layers:,} in {source}"
         )
     return config
@@ -124,14 +124,14 @@ def check_keys(
         >>> check_keys({"size": 3, "speed": 1}, fields=["size"], title="a toy", source="memory")
         Traceback (most recent call last):
         ...
-        ValueError: Every key of a config must be understood, or the model may be another one. \
+        ValueError: Every key of a config must be supported, as others may change the model. \
 Received: unknown speed in memory
     """
     required = required or {}
     for key, allowed in required.items():
         if key in content and content[key] not in allowed:
             raise ValueError(
-                f"`{key}` must be {allowed[0]!r} in a config of {title} that kbert reads. "
+                f"`{key}` must be {allowed[0]!r} in a config of {title} that kbert supports. "
                 f"Received: {content[key]!r} in {source}"
             )
     asked = {key for key in _IGNORED.get() if key in content} if decisive is not None else set()
@@ -143,8 +143,8 @@ Received: unknown speed in memory
         or (decisive and decisive(key) and not (harmless and harmless(key, content[key])))
     ):
         raise ValueError(
-            "A key that decides what the model computes is not ignored. "
-            f"Received: ignore={refused} for {source}"
+            "A key that changes what the model computes cannot be ignored. Received: "
+            f"ignore={refused} for {source}"
         )
     unknown = [key for key in content if key not in {*read, *ignored, *asked}]
     unused = [key for key in unknown if harmless is not None and harmless(key, content[key])]
@@ -152,19 +152,19 @@ Received: unknown speed in memory
     if unknown:
         free = [key for key in unknown if decisive is not None and not decisive(key)]
         hint = (
-            f" If you know that they say nothing about the model: ignore={free}, in programs "
-            f"--ignore={','.join(free)}."
+            f" If they do not change the model, pass ignore={free} (programs: "
+            f"--ignore={','.join(free)})."
         )
         raise ValueError(
-            "Every key of a config must be understood, or the model may be another one."
-            f"{hint if free else ''} Received: unknown {', '.join(unknown)} in {source}"
+            "Every key of a config must be supported, as others may change the "
+            f"model.{hint if free else ''} Received: unknown {', '.join(unknown)} in {source}"
         )
     if unused:
         logging.warning(
-            "%s: not used, as they say nothing about the model: %s", source, ", ".join(unused)
+            "%s: not used, as they do not change the model: %s", source, ", ".join(unused)
         )
     if asked:
-        logging.warning("%s: ignored, as asked: %s", source, ", ".join(sorted(asked)))
+        logging.warning("%s: ignored, as requested: %s", source, ", ".join(sorted(asked)))
     missing = [key for key in fields if key not in content and key not in defaults]
     if missing:
-        raise ValueError(f"A config of {title} must give {', '.join(missing)}. Received: {source}")
+        raise ValueError(f"A config of {title} must have {', '.join(missing)}. Received: {source}")

@@ -79,8 +79,8 @@ def read_folder(folder: Path) -> Checkpoint:
     version = content.get("format_version")
     if version != FORMAT_VERSION:
         raise ValueError(
-            f"This version of kbert reads presets of format {FORMAT_VERSION}. "
-            f"Received: format_version={version!r} in {path}"
+            f"This version of kbert supports presets of format {FORMAT_VERSION}. Received: "
+            f"format_version={version!r} in {path}"
         )
     known = registry.names("config")
     kinds = [key for key in known if key in content]
@@ -88,8 +88,9 @@ def read_folder(folder: Path) -> Checkpoint:
     unknown = set(content) - {"format_version", *known, "task", "labels", *edits}
     if unknown or len(kinds) != 1:
         raise ValueError(
-            f"A preset's kbert.json has the keys format_version and {' or '.join(known)} and may "
-            f"have task, labels and {', '.join(edits)}. Received: {', '.join(content)} in {path}"
+            "The kbert.json of a preset must have the keys format_version and "
+            f"{' or '.join(known)}, and optionally task, labels and {', '.join(edits)}. Received: "
+            f"{', '.join(content)} in {path}"
         )
     (kind,) = kinds
     for key in (kind, "task", *edits):
@@ -99,7 +100,9 @@ def read_folder(folder: Path) -> Checkpoint:
             )
     kind_of_task = content.get("task", {}).get("kind")
     if kind_of_task is not None and not isinstance(kind_of_task, str):
-        raise ValueError(f"A task's `kind` is a name. Received: {kind_of_task!r:.80} in {path}")
+        raise ValueError(
+            f"The `kind` of a task must be a string. Received: {kind_of_task!r:.80} in {path}"
+        )
     labels = content.get("labels")
     if "labels" in content and not isinstance(labels, list):
         raise ValueError(f"`labels` must be a list. Received: {labels!r:.80} in {path}")
@@ -134,8 +137,8 @@ def check_target(folder: PathLike, kind: str | None) -> None:
     found = registry.current(task).get("kind") if isinstance(task, dict) else None
     if found != kind:
         raise ValueError(
-            "The folder holds another model, which would be written over; choose another. "
-            f"Received: {folder}, with {_of_task(found)}, for {_of_task(kind)}"
+            "The folder contains another model, which would be overwritten: choose another "
+            f"folder. Received: {folder}, with {_of_task(found)}, for {_of_task(kind)}"
         )
 
 
@@ -154,6 +157,6 @@ def refuse_other(folder: Path, config_file: str, kind: str) -> None:
     """Raises ValueError if `folder` has a model in another format, whose weights could be lost."""
     if (folder / config_file).exists():
         raise ValueError(
-            f"The folder holds {kind}, whose weights would be overwritten; choose another. "
-            f"Received: {folder}"
+            f"The folder contains {kind}, whose weights would be overwritten: choose another "
+            f"folder. Received: {folder}"
         )

@@ -138,7 +138,9 @@ def write_arrays(rules: Sequence[Rule], arrays: Arrays) -> dict[str, np.ndarray]
     by_name = {rule.name: rule for rule in rules}
     unknown = [name for name in arrays if name not in by_name]
     if unknown:
-        raise ValueError(f"These weights have no name there. Received: {', '.join(unknown)}")
+        raise ValueError(
+            f"The other format has no counterpart of these weights. Received: {', '.join(unknown)}"
+        )
     there: dict[str, np.ndarray] = {}
     for name, array in arrays.items():
         there.update(by_name[name].write(array))

@@ -46,9 +46,9 @@ def check_size(config: Config, stored: int, source: str) -> None:
     fewest = fewest_numbers(config)
     if fewest > max(_LARGEST_RATIO * stored, _ALWAYS_ALLOWED):
         raise ValueError(
-            f"A config of a model more than {_LARGEST_RATIO} times as large as its weights is "
-            f"taken to be damaged. Received: {fewest:,} numbers by the config, {stored:,} in the "
-            f"weights of {source}"
+            f"A model must be at most {_LARGEST_RATIO} times as large as its weights: otherwise "
+            f"its config is probably damaged. Received: {fewest:,} numbers by the config, "
+            f"{stored:,} in the weights of {source}"
         )
 
 
@@ -66,7 +66,7 @@ def check_ratio(declared: int, stored: int, source: str) -> None:
     """
     if declared > max(_LARGEST_RATIO * stored, 4 * _ALWAYS_ALLOWED):
         raise ValueError(
-            f"A file whose arrays would be more than {_LARGEST_RATIO} times as large as itself is "
-            f"taken to be damaged. Received: {declared:,} bytes declared in {source}, "
-            f"which has {stored:,}"
+            f"The arrays of a file must be at most {_LARGEST_RATIO} times as large as the file: "
+            f"otherwise it is probably damaged. Received: {declared:,} bytes declared in "
+            f"{source}, which has {stored:,}"
         )

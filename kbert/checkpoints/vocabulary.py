@@ -62,19 +62,19 @@ def extend_vocabulary(
     before = len(table) if known is None else known
     if before > len(table):
         raise ValueError(
-            f"The token table must have a row for each entry known before. Received: {len(table)} "
-            f"rows, known={before}"
+            "The token table must have a row for each of the `known` entries. Received: "
+            f"{len(table)} rows, known={before}"
         )
     if vocabulary_size < before:
         raise ValueError(
-            f"A vocabulary can only grow; it has {before} entries. "
+            f"`vocabulary_size` must be at least {before}, as a vocabulary can only grow. "
             f"Received: vocabulary_size={vocabulary_size}"
         )
     for new, old in (pieces or {}).items():
         if not before <= new < vocabulary_size or not old or not all(0 <= i < before for i in old):
             raise ValueError(
-                f"`pieces` maps new ids, {before} to {vocabulary_size - 1}, to one or more old "
-                f"ones, below {before}. Received: {new}: {old}"
+                f"`pieces` must map new ids, {before} to {vocabulary_size - 1}, to one or more "
+                f"old ids below {before}. Received: {new}: {old}"
             )
     grown = dict(arrays)
     for name in (_TABLE, _UNTIED, _COLUMNS):

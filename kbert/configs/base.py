@@ -31,7 +31,7 @@ class Config(Registered, sort="config"):
     LATER: ClassVar[tuple[str, ...]] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the fields as a plain dict that JSON can hold."""
+        """Returns the fields as a dict for JSON, without fields in `LATER` at their defaults."""
         unsaid = {field.name: field.default for field in dataclasses.fields(self)}
         unsaid = {name: unsaid[name] for name in self.LATER}
         fields = dataclasses.asdict(self)
@@ -56,13 +56,13 @@ class Config(Registered, sort="config"):
         ]
         if missing:
             raise ValueError(
-                f"{cls.__name__} must be given {', '.join(missing)}. "
-                f"Received: {', '.join(map(str, fields)) or 'nothing'}"
+                f"{cls.__name__} requires {', '.join(missing)}. Received: "
+                f"{', '.join(map(str, fields)) or 'nothing'}"
             )
         return cls(**fields)
 
     def replace(self, **changes: Any) -> Self:
-        """Returns a copy with some fields changed, validated again."""
+        """Returns a copy with some fields changed; raises ValueError if a field is not valid."""
         return type(self).from_dict({**self.to_dict(), **changes})
 
 
@@ -74,47 +74,53 @@ class Frozen(dict):
 
 
 def check_count(name: str, value: Any, minimum: int) -> None:
-    """Raises unless a field's value is an integer of at least `minimum`."""
+    """Raises ValueError unless the field `name` has an integer of at least `minimum`."""
     if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
         raise ValueError(f"`{name}` must be an integer of at least {minimum}. Received: {value!r}")
 
 
 def check_real(name: str, value: Any, rule: str, holds: Callable[[float], bool]) -> None:
-    """Raises unless a field's value is a finite number for which `holds`; `rule` describes it."""
+    """Raises ValueError unless the field `name` has a finite number for which `holds` is true.
+
+    `rule` says in the message what a value must be, such as "at least 0".
+    """
     real = isinstance(value, int | float) and not isinstance(value, bool)
     if not real or not math.isfinite(value) or not holds(value):
         raise ValueError(f"`{name}` must be a number that is {rule}. Received: {value!r}")
 
 
 def check_positive(name: str, value: Any) -> None:
-    """Raises unless a field's value is a finite number above 0."""
+    """Raises ValueError unless the field `name` has a finite number above 0."""
     check_real(name, value, "positive", lambda x: x > 0)
 
 
 def check_rate(name: str, value: Any) -> None:
-    """Raises unless a field's value is a dropout rate, at least 0 and less than 1."""
+    """Raises ValueError unless the field `name` has a dropout rate: at least 0, less than 1."""
     check_real(name, value, "at least 0 and less than 1", lambda x: 0 <= x < 1)
 
 
 def check_flag(name: str, value: Any) -> None:
-    """Raises unless a field's value is True or False."""
+    """Raises ValueError unless the field `name` has the value True or False."""
     if not isinstance(value, bool):
         raise ValueError(f"`{name}` must be True or False. Received: {value!r}")
 
 
 def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
-    """Raises unless a field's value is one of `choices`."""
+    """Raises ValueError unless the field `name` has one of the values `choices`."""
     if value not in choices:
         raise ValueError(f"`{name}` must be one of {', '.join(choices)}. Received: {value!r}")
 
 
 def check_activation(name: str, value: Any) -> None:
-    """Raises unless a field's value is one of `ACTIVATIONS`."""
+    """Raises ValueError unless the field `name` has one of the values `ACTIVATIONS`."""
     check_choice(name, value, ACTIVATIONS)
 
 
 def check_transformer(config: Any) -> None:
-    """Raises unless the fields that all models of attention blocks share are consistent."""
+    """Raises ValueError unless the fields that all models of attention blocks share are valid.
+
+    These are sizes (`num_heads` divides `hidden_size`), activation, dropout rates and epsilon.
+    """
     for name in (
         *("vocabulary_size", "hidden_size", "num_layers", "num_heads"),
         *("intermediate_size", "max_positions"),
@@ -133,7 +139,10 @@ def check_transformer(config: Any) -> None:
 
 
 def count_block(hidden_size: int, intermediate_size: int, num_attentions: int = 1) -> int:
-    """Counts the weights of a block: attention layers, a feed-forward part, and a norm for each."""
+    """Returns the number of weights of a block with biases and a norm for each part.
+
+    The parts are `num_attentions` attention layers and a feed-forward part.
+    """
     attention = 4 * (hidden_size**2 + hidden_size) + 2 * hidden_size
     feed_forward = 2 * hidden_size * intermediate_size + intermediate_size + 3 * hidden_size
     return num_attentions * attention + feed_forward

@@ -74,7 +74,7 @@ class DecoderConfig(TransformerConfig):
     LATER: ClassVar[tuple[str, ...]] = (*TransformerConfig.LATER, "output")
 
     def count_parameters(self) -> int:
-        """Counts the weights of a decoder of this config, by formula."""
+        """Returns the number of weights of a decoder of this config, by formula."""
         width = self.hidden_size
         rows = self.vocabulary_size
         rows += self.max_positions if self.positions == "learned" else 0

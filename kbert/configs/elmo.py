@@ -97,7 +97,7 @@ class ElmoConfig(Config):
         widest = max(width for width, _ in filters)
         if widest > self.max_characters:
             raise ValueError(
-                "No filter may be wider than a word's `max_characters`. "
+                "`filters` must not be wider than `max_characters`, the length of a word. "
                 f"Received: width {widest}, max_characters={self.max_characters}"
             )
         # JSON turns tuples into lists; one form makes configs comparable.
@@ -114,7 +114,7 @@ class ElmoConfig(Config):
         return sum(number for _, number in self.filters)
 
     def count_parameters(self) -> int:
-        """Counts the weights of a model of this config by formula, including any softmax."""
+        """Returns the number of weights of a model of this config, including any softmax."""
         projection, total = self.projection_size, self.num_filters
         # One row fewer than there are ids: the row of the padding is zero and not a weight.
         characters = 261 * self.character_size

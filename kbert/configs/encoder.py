@@ -160,20 +160,21 @@ class EncoderConfig(TransformerConfig):
                 )
         if self.pooler_norm and self.pooler_activation == IDENTITY:
             raise ValueError(
-                "`pooler_norm` follows a dense layer. Received: pooler_norm=True, "
+                "`pooler_norm` requires a pooler with a dense layer. Received: pooler_norm=True, "
                 f"pooler_activation={IDENTITY!r}"
             )
         if self.block == "pre_norm_except_first" and self.num_blocks < self.num_layers:
             raise ValueError(
-                "Layers that share weights normalise alike: block='pre_norm_except_first' takes "
-                f"no `num_layer_groups`. Received: num_layer_groups={self.num_layer_groups}"
+                "block='pre_norm_except_first' does not support `num_layer_groups`: layers that "
+                "share weights have the same norms. Received: "
+                f"num_layer_groups={self.num_layer_groups}"
             )
         # Loading a part imports Keras: one not loaded yet checks the config when a model is made.
         if self.part is not None and registry.loaded("part", self.part["name"]) is not None:
             self.find_part().check_config(self)
 
     def count_embeddings(self) -> int:
-        """Counts the weights of the embeddings."""
+        """Returns the number of weights of the embeddings, including their norm and projection."""
         width = self.embedding_width
         rows = self.vocabulary_size + self.num_segments
         rows += self.max_positions if self.positions == "learned" else 0
@@ -183,7 +184,7 @@ class EncoderConfig(TransformerConfig):
         return rows * width + self.embedding_norm * self.count_norm(width) + widening
 
     def count_pooler(self) -> int:
-        """Counts the weights of the pooler; 0 without one."""
+        """Returns the number of weights of the pooler; 0 without one."""
         if self.pooler_activation in (None, IDENTITY):
             return 0
         norm = self.count_norm(self.hidden_size) if self.pooler_norm else 0
@@ -199,9 +200,9 @@ class EncoderConfig(TransformerConfig):
         check_count("padding_id", self.padding_id, minimum=0)
         if self.positions != "learned" or self.padding_id >= self.vocabulary_size:
             raise ValueError(
-                "`padding_id` is a token that positions='learned' pass over. Received: "
-                f"padding_id={self.padding_id}, positions={self.positions!r}, "
-                f"vocabulary_size={self.vocabulary_size}"
+                "`padding_id` must be an id of the vocabulary, with positions='learned', which "
+                f"skip padding. Received: padding_id={self.padding_id}, "
+                f"positions={self.positions!r}, vocabulary_size={self.vocabulary_size}"
             )
 
     def _check_unused(self) -> None:
@@ -209,7 +210,7 @@ class EncoderConfig(TransformerConfig):
             value = getattr(self, field.name)
             if field.name in self.UNUSED and value != field.default:
                 raise ValueError(
-                    f"{type(self).__name__} has no use for `{field.name}`. Received: {value!r}"
+                    f"{type(self).__name__} does not support `{field.name}`. Received: {value!r}"
                 )
 
     def _checked_part(self, part: Any) -> Mapping[str, Any]:
@@ -232,7 +233,10 @@ class EncoderConfig(TransformerConfig):
         return super().from_dict(fields)
 
     def find_part(self) -> Any:
-        """Returns the part (`kbert.models.parts.Part`); None if it is not set or not registered."""
+        """Returns the `kbert.models.parts.Part` that the field `part` names, with its options.
+
+        Returns None if the field is not set, or no such part is registered.
+        """
         if self.part is None or (part := registry.find("part", self.part["name"])) is None:
             return None
         options = {name: value for name, value in self.part.items() if name != "name"}

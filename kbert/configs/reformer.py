@@ -115,13 +115,13 @@ class ReformerConfig(EncoderConfig):
             check_count("feed_forward_chunk", self.feed_forward_chunk, minimum=1)
         if self.hidden_size % 2:
             raise ValueError(
-                "`hidden_size` is the width of two streams, an even number. "
-                f"Received: {self.hidden_size}"
+                "`hidden_size` must be even: it is the width of two streams. Received: "
+                f"{self.hidden_size}"
             )
         if self.num_buckets == () or any(not _is_even(number) for number in self.bucket_factors):
             raise ValueError(
-                "`num_buckets` must be an even number or several, as a rotation and its opposite "
-                f"make two. Received: {self.num_buckets!r}"
+                "`num_buckets` must be one or more even numbers, as a rotation and its opposite "
+                f"are two buckets. Received: {self.num_buckets!r}"
             )
         self._check_axes()
 
@@ -139,8 +139,8 @@ class ReformerConfig(EncoderConfig):
         if self.positions != "axial":
             if shape is not None or sizes is not None:
                 raise ValueError(
-                    "`axial_shape` and `axial_sizes` are of positions='axial'. "
-                    f"Received: {shape}, {sizes}, positions={self.positions!r}"
+                    "`axial_shape` and `axial_sizes` require positions='axial'. Received: "
+                    f"{shape}, {sizes}, positions={self.positions!r}"
                 )
             return
         for name, axes in {"axial_shape": shape, "axial_sizes": sizes}.items():
@@ -150,12 +150,12 @@ class ReformerConfig(EncoderConfig):
                 check_count(name, number, minimum=1)
         if math.prod(shape or ()) < self.max_positions:
             raise ValueError(
-                "`axial_shape` must have a place for each of `max_positions`. "
-                f"Received: {shape}, max_positions={self.max_positions}"
+                "The product of `axial_shape` must be at least `max_positions`. Received: "
+                f"{shape}, max_positions={self.max_positions}"
             )
         if sum(sizes or ()) != self.stream_size:
             raise ValueError(
-                "`axial_sizes` must add up to the width of a stream, half of `hidden_size`. "
+                "`axial_sizes` must add up to half of `hidden_size`, the width of a stream. "
                 f"Received: {sizes}, hidden_size={self.hidden_size}"
             )
 
@@ -164,7 +164,7 @@ class ReformerConfig(EncoderConfig):
         return str(self.attention_pattern[layer % len(self.attention_pattern)])
 
     def chunk_length(self, attention: str) -> int:
-        """Returns the number of tokens in a chunk of that attention, "local" or "lsh"."""
+        """Returns the number of tokens in a chunk of an attention, "local" or "lsh"."""
         return getattr(self, f"{attention}_chunk_length")
 
     def window(self, layer: int) -> int | None:
@@ -181,18 +181,18 @@ class ReformerConfig(EncoderConfig):
 
     @property
     def chunk_lengths(self) -> tuple[int, ...]:
-        """Chunk lengths of all kinds of attention in the model, sorted."""
+        """Chunk lengths in tokens of the attentions that occur in the model, sorted, distinct."""
         kinds = {self.layer_attention(layer) for layer in range(self.num_layers)}
         return tuple(sorted({self.chunk_length(kind) for kind in kinds}))
 
     @property
     def chunk_multiple(self) -> int:
-        """Number of tokens that longer sequences are padded to a multiple of."""
+        """Least common multiple of the chunk lengths; longer sequences are padded to a multiple."""
         return math.lcm(*self.chunk_lengths)
 
     @property
     def bucket_factors(self) -> tuple[int, ...]:
-        """Factors of the number of buckets.
+        """Factors whose product is the number of buckets; one factor is the number itself.
 
         With `num_buckets=None` they are what transformers chooses for a sequence of `max_positions`
         tokens (`_set_num_buckets` in its modeling_reformer.py).

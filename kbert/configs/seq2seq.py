@@ -96,7 +96,7 @@ class Seq2SeqConfig(Config):
         return self.hidden_size**-0.5 if sigma is None else sigma
 
     def count_parameters(self) -> int:
-        """Counts the weights of a model of this config, by formula."""
+        """Returns the number of weights of a model of this config, by formula."""
         width = self.hidden_size
         learned = 2 * self.max_positions if self.positions == "learned" else 0
         # Norms of one side; there are two sides, and a norm has a scale and a shift.

@@ -104,7 +104,7 @@ class TransformerConfig(Config):
 
     @property
     def widest_window(self) -> int:
-        """Window in which tokens attend to all of the longest sequence."""
+        """Largest window that is allowed, in tokens: it reaches over the longest sequence."""
         return self.WINDOW_MULTIPLE * self.max_positions
 
     @property
@@ -116,8 +116,8 @@ class TransformerConfig(Config):
         pattern = self.attention_pattern
         if not isinstance(pattern, tuple) or not pattern:
             raise ValueError(
-                '`attention_pattern` must name an attention or more, such as ("global", 128, 128). '
-                f"Received: {pattern!r}"
+                "`attention_pattern` must be a tuple of one or more attentions, such as "
+                f'("global", 128, 128). Received: {pattern!r}'
             )
         for window in pattern:
             if window == GLOBAL:
@@ -127,8 +127,8 @@ class TransformerConfig(Config):
             if window % self.WINDOW_MULTIPLE or window > self.widest_window:
                 even = "an even" if self.WINDOW_MULTIPLE == 2 else "a"
                 raise ValueError(
-                    f"A window of `attention_pattern` must be {even} number of tokens, and not "
-                    f"above {self.widest_window}, as no row is longer than "
+                    f"A window of `attention_pattern` must be {even} number of tokens and at most "
+                    f"{self.widest_window}, as no sequence is longer than "
                     f"max_positions={self.max_positions}. Received: {window}"
                 )
 
@@ -139,7 +139,7 @@ class TransformerConfig(Config):
         named = all(isinstance(kind, str) for kind in kinds)
         if not named or len(set(kinds)) < len(kinds):
             raise ValueError(
-                "`edits` must be a list of objects with a `kind`, a name, each of another. "
+                "`edits` must be a list of objects, each with another name as its `kind`. "
                 f"Received: {edits!r}"
             )
         object.__setattr__(self, "edits", tuple(map(Frozen, edits)))
@@ -150,13 +150,13 @@ class TransformerConfig(Config):
         listed = isinstance(named, tuple) and all(x in known for x in named)
         if not listed or len(set(named)) < len(named):
             raise ValueError(
-                f"`bias_exceptions` must name parts of {', '.join(known)}, each once. "
+                f"`bias_exceptions` must be some of {', '.join(known)}, without duplicates. "
                 f"Received: {named!r}"
             )
         if "gate" in named and self.feed_forward != "gated":
             raise ValueError(
-                "Only a gated feed-forward part has a gate. Received: "
-                f"bias_exceptions={named}, feed_forward={self.feed_forward!r}"
+                '`bias_exceptions` may include "gate" only with a gated feed-forward part. '
+                f"Received: bias_exceptions={named}, feed_forward={self.feed_forward!r}"
             )
 
     def _check_rotary(self) -> None:
@@ -167,23 +167,23 @@ class TransformerConfig(Config):
         if self.positions != "rotary":
             if given:
                 raise ValueError(
-                    f"Only positions='rotary' have a base. Received: {given}, "
-                    f"positions={self.positions!r}"
+                    "`rotary_base` and `local_rotary_base` require positions='rotary'. Received: "
+                    f"{given}, positions={self.positions!r}"
                 )
             return
         if self.hidden_size // self.num_heads % 2:
             raise ValueError(
-                "positions='rotary' turns pairs of numbers: heads must be of an even width. "
-                f"Received: {self.hidden_size // self.num_heads} (hidden_size={self.hidden_size}, "
-                f"num_heads={self.num_heads})"
+                "The width of a head must be even with positions='rotary', which rotates pairs of "
+                f"numbers. Received: {self.hidden_size // self.num_heads} "
+                f"(hidden_size={self.hidden_size}, num_heads={self.num_heads})"
             )
         if self.local_rotary_base is not None and (
             set(self.attention_pattern) <= {GLOBAL} or self.num_blocks < self.num_layers
         ):
             raise ValueError(
-                "`local_rotary_base` is of layers with a window and weights of their own. "
-                f"Received: attention_pattern={self.attention_pattern}, "
-                f"{self.num_blocks} blocks of {self.num_layers} layers"
+                "`local_rotary_base` requires layers with a window that do not share weights. "
+                f"Received: attention_pattern={self.attention_pattern}, {self.num_blocks} blocks "
+                f"of {self.num_layers} layers"
             )
 
     def window(self, layer: int) -> int | None:
@@ -198,7 +198,7 @@ class TransformerConfig(Config):
         return None if window == GLOBAL else cast(int, window)
 
     def layer_rotary_base(self, layer: int) -> float | None:
-        """Returns the base of a layer's rotary positions; None with other positions."""
+        """Returns the base of the rotary positions of layer number `layer`; None without these."""
         if self.positions != "rotary":
             return None
         local = self.local_rotary_base
@@ -222,17 +222,20 @@ class TransformerConfig(Config):
         return self.use_bias != (part in self.bias_exceptions)
 
     def count_norm(self, width: int) -> int:
-        """Counts the weights of a normalisation of that width."""
+        """Returns the number of weights of a normalisation of `width` columns."""
         return 2 * width if self.norm == "layer" else width
 
     def count_dense(self, width_in: int, width_out: int, part: str = "") -> int:
-        """Counts the weights of a dense layer; `part` as for `has_bias`, or ""."""
+        """Returns the number of weights of a dense layer, with its bias if `has_bias(part)`."""
         return width_in * width_out + self.has_bias(part) * width_out
 
     def kernels(
         self, heads: int | None = None, intermediate_size: int | None = None
     ) -> list[tuple[int, int]]:
-        """Returns the shapes of the dense layers' kernels in a block.
+        """Returns the shapes (width in, width out) of a block's four dense kernels.
+
+        These are queries, keys and values together; the attention's output; and the two layers of
+        the feed-forward part.
 
         Args:
             heads: number of attention heads, if fewer than `num_heads`.
@@ -249,7 +252,7 @@ class TransformerConfig(Config):
         ]
 
     def count_blocks(self) -> int:
-        """Counts the weights of all blocks, including the norm after the last one."""
+        """Returns the number of weights of all blocks, including any norm after the last one."""
         width = self.hidden_size
         keys = width // self.num_heads * self.key_value_heads
         attention = self.count_dense(width, width + 2 * keys, "attention")

@@ -58,7 +58,8 @@ class TransformerXlConfig(XlnetConfig):
             object.__setattr__(self, "cutoffs", tuple(self.cutoffs))
         if not isinstance(self.cutoffs, tuple):
             raise ValueError(
-                f"`cutoffs` must name entries of the vocabulary. Received: {self.cutoffs!r}"
+                "`cutoffs` must be a tuple of entries of the vocabulary. Received: "
+                f"{self.cutoffs!r}"
             )
         super().__post_init__()
         check_count("divisor", self.divisor, minimum=1)
@@ -67,20 +68,20 @@ class TransformerXlConfig(XlnetConfig):
             check_count("cutoffs", bound, minimum=1)
         if any(b <= a for a, b in itertools.pairwise(bounds)):
             raise ValueError(
-                "`cutoffs` must rise, and lie below the vocabulary size: those of a published "
-                "model are of its own vocabulary, so give others for another. "
+                "`cutoffs` must be in ascending order and less than the vocabulary size. Those of "
+                "a published model are for its own vocabulary: pass others with another one. "
                 f"Received: cutoffs={self.cutoffs}, vocabulary_size={self.vocabulary_size}"
             )
         if self.embedding_width // self.divisor ** len(self.cutoffs) < 1:
             raise ValueError(
-                "The vectors of every cluster must have a column. Received: "
+                "The embeddings of every cluster must have at least one column. Received: "
                 f"{self.embedding_width} columns in the first, divisor={self.divisor}, "
                 f"cutoffs={self.cutoffs}"
             )
 
     @property
     def cluster_sizes(self) -> list[tuple[int, int]]:
-        """Number of tokens and embedding width of each cluster."""
+        """(number of tokens, embedding width) of each cluster, from the most frequent tokens on."""
         bounds = (0, *self.cutoffs, self.vocabulary_size)
         return [
             (end - begin, self.embedding_width // self.divisor**n)

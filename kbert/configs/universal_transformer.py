@@ -59,7 +59,10 @@ class UniversalTransformerConfig(EncoderConfig):
         super().__post_init__()
         check_flag("halting", self.halting)
         check_real(
-            "halting_threshold", self.halting_threshold, "above 0, 1 at most", lambda x: 0 < x <= 1
+            "halting_threshold",
+            self.halting_threshold,
+            "above 0 and at most 1",
+            lambda x: 0 < x <= 1,
         )
         check_real("ponder_weight", self.ponder_weight, "0 or more", lambda x: x >= 0)
 

@@ -71,13 +71,13 @@ class XlnetConfig(EncoderConfig):
                 check_count(name, getattr(self, name), minimum=1)
         if self.hidden_size % 2:
             raise ValueError(
-                "Distances are sines and cosines, as many: `hidden_size` must be even. "
+                "`hidden_size` must be even: distances are encoded by as many sines as cosines. "
                 f"Received: {self.hidden_size}"
             )
         if self.same_length and self.attention != "causal":
             raise ValueError(
-                "`same_length` is of attention='causal'. "
-                f"Received: same_length=True, attention={self.attention!r}"
+                "`same_length` requires attention='causal'. Received: same_length=True, "
+                f"attention={self.attention!r}"
             )
 
     def count_embeddings(self) -> int:

@@ -130,9 +130,7 @@ def convert(
     """
     target = Path(target)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise ValueError(
-            f"A model is written to a folder that is empty or not there yet. Received: {target}"
-        )
+        raise ValueError(f"The target must be an empty folder or not exist. Received: {target}")
     folder = locate(source, revision=revision)
     checkpoint = _lengthened(read_checkpoint(folder, ignore=ignore), window, max_positions)
     with without_drawing():
@@ -199,8 +197,8 @@ def _lengthened(
     if window is None:
         if max_positions is not None:
             raise ValueError(
-                "More positions are those of an encoder with windows: max_positions comes with "
-                f"window. Received: max_positions={max_positions}, window=None"
+                "`max_positions` requires `window`: only encoders with windows get more "
+                f"positions. Received: max_positions={max_positions}, window=None"
             )
         return checkpoint
     encoder = checkpoint.expect(EncoderConfig)
@@ -231,7 +229,7 @@ def _split(
             unknown.append(name.removeprefix(f"{prefix}/"))
     if unknown and strict:
         raise ValueError(
-            "Every tensor must have a place in kbert, or be left out on purpose (strict=False). "
+            "Every tensor must have a counterpart in kbert; strict=False leaves out the others. "
             f"Received: {', '.join(unknown)} in {checkpoint.source}"
         )
     return known, unknown
@@ -291,5 +289,5 @@ def _listed(left: Sequence[str]) -> list[str]:
         for (name, _), count in _grouped(((name, None) for name in left), _kind).items()
     ]
     more = [f"  … and {len(groups) - _SHOWN} more"] if len(groups) > _SHOWN else []
-    head = f"left out, {len(left)} that the target does not hold:"
+    head = f"left out, {len(left)} that the target does not have:"
     return [head, *(f"  {group}" for group in groups[:_SHOWN]), *more]

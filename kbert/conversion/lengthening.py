@@ -53,18 +53,18 @@ def lengthen(
     length = before if max_positions is None else max_positions
     if length < before:
         raise ValueError(
-            f"A model can only become longer; it has {before} positions. "
-            f"Received: max_positions={max_positions}"
+            f"`max_positions` must be at least {before}, the positions of the model. Received: "
+            f"max_positions={max_positions}"
         )
     if config.part is not None and config.part["name"] != _PART["name"]:
         raise ValueError(
-            "A model with a part of its own gets no global tokens. "
-            f"Received: part={config.part['name']!r}"
+            "Global tokens require a model without another `part`. Received: "
+            f"part={config.part['name']!r}"
         )
     if config.edits:
         raise ValueError(
-            "A model is made longer before it is edited: its global tokens have kernels that no "
-            f"edit knows. Received: edits={list(map(dict, config.edits))}"
+            "A model must be lengthened before it is edited: edits do not support the kernels of "
+            f"global tokens. Received: edits={list(map(dict, config.edits))}"
         )
     changes = {"max_positions": length, "attention_pattern": (window,), "part": _PART}
     config = config.replace(**changes)

@@ -73,8 +73,8 @@ def products(model: Any) -> list[Any]:
     found = [layer for layer in layers if hasattr(layer, "product")]
     if not found:
         raise ValueError(
-            "An edit acts on the products of kbert.layers.Dense in a model's blocks. "
-            f"Received: blocks of {type(model.blocks[0]).__name__} without one"
+            "An edit requires kbert.layers.Dense layers in the model's blocks. Received: blocks "
+            f"of {type(model.blocks[0]).__name__} without one"
         )
     return found
 
@@ -89,6 +89,6 @@ def check_edit(edits: Sequence[Mapping[str, Any]], kind: str, maker: str) -> Non
     """
     if kind not in [edit["kind"] for edit in edits]:
         raise ValueError(
-            f"The model must have the edit {kind!r}, see {maker}. "
-            f"Received: edits={list(map(dict, edits))}"
+            f"The model must have the edit {kind!r}, which {maker} adds. Received: "
+            f"edits={list(map(dict, edits))}"
         )

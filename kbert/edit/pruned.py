@@ -37,10 +37,12 @@ class Pruned(Edit):
     kind = "pruned"
 
     heads: tuple[int, ...] = option(
-        (), help="Attention heads of each block; () = those of the config.", at_least=1
+        (), help="Number of attention heads of each block; () = that of the config.", at_least=1
     )
     intermediate_sizes: tuple[int, ...] = option(
-        (), help="Widths inside the feed-forward parts; () = that of the config.", at_least=1
+        (),
+        help="Width inside the feed-forward part of each block; () = that of the config.",
+        at_least=1,
     )
 
     def check_config(self, config: Any) -> None:
@@ -60,7 +62,7 @@ class Pruned(Edit):
             parts = [getattr(block, name, None) for name in ("attention", "feed_forward")]
             if [type(part) for part in parts] != [SelfAttention, FeedForward]:
                 raise ValueError(
-                    "Heads and neurons are pruned of blocks with kbert.layers.SelfAttention and "
+                    "Pruning heads or neurons requires blocks with kbert.layers.SelfAttention and "
                     f"FeedForward. Received: {', '.join(type(part).__name__ for part in parts)}"
                 )
         width = model.config.hidden_size
@@ -101,9 +103,10 @@ def check_heads_are_alone(config: Any) -> None:
     """Raises ValueError if heads depend on each other, so that single heads cannot be pruned."""
     if config.num_key_value_heads is not None or config.positions == "alibi":
         raise ValueError(
-            "Heads are pruned one by one: none may share keys and values with others, or have a "
-            "slope by its number (positions='alibi'). Received: "
-            f"num_key_value_heads={config.num_key_value_heads}, positions={config.positions!r}"
+            "Single heads can only be pruned if none shares keys and values with others "
+            "(num_key_value_heads=None) or has a slope by its index (positions='alibi'). "
+            f"Received: num_key_value_heads={config.num_key_value_heads}, "
+            f"positions={config.positions!r}"
         )
 
 

@@ -27,7 +27,7 @@ CHUNK = 1024
 
 
 class AnswerFile(GrowingOutput):
-    """The output file of a prediction, with its progress.
+    """The output file of a prediction, with its progress in `<path>.state.json`.
 
     Args:
         path: the file: lines of JSON, or embeddings of texts as a `.npy` array.
@@ -35,7 +35,7 @@ class AnswerFile(GrowingOutput):
         width: size D of the embeddings: `numpy.load` returns (N, D) float32. None = lines of JSON.
 
     Raises:
-        ValueError: the file exists and was made with another `identity`, or has no note.
+        ValueError: the file exists and was made with another `identity`, or has no `.state.json`.
     """
 
     def __init__(
@@ -46,7 +46,13 @@ class AnswerFile(GrowingOutput):
 
 
 def with_tokenizer(identity: Mapping[str, Any]) -> Callable[[dict], dict]:
-    """Returns a function that adds the tokenizer to notes from before 1.0.0, which lack it."""
+    """Returns a function that adds the tokenizer's checksum to notes from before 1.0.0.
+
+    A note is the content of a `.state.json`; newer notes have the checksum already.
+
+    Args:
+        identity: what the answers depend on; its "tokenizer" is added.
+    """
     return lambda note: {"tokenizer": identity.get("tokenizer"), **note}
 
 
@@ -97,7 +103,8 @@ def answer_stream(
     Args:
         task: any task with `file_answers`.
         records: the input.
-        batch_size: number of records that are read before they are answered.
+        batch_size: number of records that are read before they are answered, and rows computed at
+            once.
         options: instance of the `options` class of the task's `file_answers`; None = its defaults.
     """
     answering = _Answering(task, options, records.source, batch_size)
@@ -106,7 +113,7 @@ def answer_stream(
 
 
 def model_checksum(task: Task) -> str:
-    """Returns the CRC-32 of a task's weights and settings, in hexadecimal."""
+    """Returns the CRC-32 of a task's weights and settings, as 8 hexadecimal digits."""
     settings = dict(task.settings)
     if isinstance(getattr(task, "chosen", None), WindowOptions):
         # Under its former name, so that unfinished answers of the previous version resume.
@@ -119,7 +126,17 @@ def model_checksum(task: Task) -> str:
 def answer_chunk(
     task: Task, chunk: list[Record], source: str, batch_size: int
 ) -> tuple[list[str], int]:
-    """Returns a line for each record of a chunk, and the number of truncated records."""
+    """Answers one chunk of records.
+
+    Args:
+        task: task that answers.
+        chunk: records with the same fields.
+        source: name of the input, for messages.
+        batch_size: rows computed at once.
+
+    Returns:
+        A line of JSON for each record, and the number of truncated records.
+    """
     table = _table(chunk, source)
     asked = task.file_answers(task)
     answers, cut = asked.answer(table, asked.options(), batch_size=batch_size)
@@ -132,11 +149,19 @@ def checksum_of(records: Iterable[Record]) -> int:
 
 
 def _text_of(record: Record) -> str:
+    """Returns the fields of a record as JSON, without its line number."""
     return json.dumps(record[1], sort_keys=True)
 
 
 class _Answering:
-    """A task that answers records, with its options."""
+    """A task that answers records, with its options.
+
+    Args:
+        task: any task with `file_answers`.
+        options: instance of the `options` class of the task's `file_answers`; None = its defaults.
+        source: name of the input, for messages.
+        batch_size: rows computed at once.
+    """
 
     def __init__(self, task: Task, options: Options | None, source: str, batch_size: int) -> None:
         self.task, self.source, self.batch_size = task, source, batch_size
@@ -148,7 +173,7 @@ class _Answering:
     ) -> Iterator[tuple[list[Record], Table, Sequence[Any]]]:
         """Yields each chunk of records, the chunk as a table, and an answer for each record.
 
-        Warns at the first truncated texts, and of all truncated texts at the end.
+        Warns after the first chunk with truncated records, and at the end if more were truncated.
 
         Args:
             records: the records that are not answered yet.
@@ -172,6 +197,12 @@ class _Answering:
 
 
 def _table(chunk: list[Record], source: str) -> Table:
+    """Returns a chunk of records as a table; ValueError unless all have the same fields.
+
+    Args:
+        chunk: one record or more.
+        source: name of the input, for messages.
+    """
     names = list(chunk[0][1])
     for line, record in chunk:
         if list(record) != names:

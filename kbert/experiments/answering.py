@@ -15,14 +15,16 @@ from kbert.tasks.loading import WrongTaskError
 def answering_task(
     program: str, task_class: type[Task], folder: PathLike
 ) -> tuple[Task, Callable[[], str]]:
-    """Loads the task of a folder; also returns a function that computes its checksum.
-
-    The checksum is over the task's weights and settings.
+    """Loads the task of a folder that a program answers files with.
 
     Args:
-        program: name of the program.
+        program: name of the program, such as "kbert-predict".
         task_class: class of the tasks that the program supports.
         folder: a preset, or an export to a runtime.
+
+    Returns:
+        The task, and a function that computes a checksum: of weights and settings, or of the
+        export's files.
 
     Raises:
         ValueError: the folder holds another task; the message names the program for it.
@@ -45,10 +47,12 @@ def answering_task(
 
 
 def _fits(program: str, wanted: type[Task], found: type[Task]) -> bool:
+    """Returns whether a program with tasks of class `wanted` supports tasks of class `found`."""
     return issubclass(found, wanted) or found.file_answers.program == program
 
 
 def _wrong(program: str, found: type[Task], folder: PathLike) -> str:
+    """Returns the message that a program does not support tasks of class `found`."""
     own = found.file_answers.program
     use = f"use {own}" if own else "no program supports it for files"
     if program == FineTuningTask.file_answers.program:

@@ -34,7 +34,17 @@ _ONE_AT_A_TIME = threading.Lock()
 
 @dataclasses.dataclass(frozen=True)
 class _Job:
-    """The description of the job that each worker gets."""
+    """The description of the job that each worker gets.
+
+    Attributes:
+        preset: folder or name of the task.
+        task_module: file or module of a custom task, or None.
+        model: checksum of the model.
+        kind: kind of the named task, for `Records`.
+        columns: kbert's name of a column -> the files' name.
+        batch_size: rows computed at once.
+        work: folder for answers that are not finished.
+    """
 
     preset: str
     task_module: str | None
@@ -45,7 +55,7 @@ class _Job:
     work: str
 
     def part(self, file: int, chunk: int) -> str:
-        """Returns the path of the answers to a chunk."""
+        """Returns the path of the answers to a chunk, by the numbers of file and chunk."""
         return os.path.join(self.work, f"{file:05d}-{chunk:08d}.json")
 
     def joined(self, file: int) -> str:
@@ -54,7 +64,7 @@ class _Job:
 
     @property
     def counts(self) -> str:
-        """Path of the sums over all files."""
+        """Path of the numbers of records and truncated records of all files."""
         return os.path.join(self.work, "counts.json")
 
 
@@ -80,7 +90,7 @@ def answer_on_beam(
             for each input file, in the order of their names. Each has the bytes that
             `answer_records` writes for the input file.
         beam_flags: flags of Beam, such as "--runner=FlinkRunner".
-        columns: our name of a column -> the files' name, as for `Records`.
+        columns: kbert's name of a column -> the files' name, as for `Records`.
         batch_size: rows computed at once.
         task_module: file or module of a custom task, as for `late.user_module`.
 
@@ -135,6 +145,7 @@ def answer_on_beam(
 
 
 def _run(options: Any, paths: list[str], job: _Job) -> None:
+    """Runs the pipeline; it writes the answers to each file, and the counts, to `job.work`."""
     import apache_beam as beam
 
     with beam.Pipeline(options=options) as pipeline:
@@ -155,7 +166,15 @@ def _run(options: Any, paths: list[str], job: _Job) -> None:
 
 
 def _read(file: tuple[int, str], job: _Job) -> Iterator[tuple[int, int, str, list[Record]]]:
-    """Yields the chunks of a file with their numbers, and an empty chunk at the end."""
+    """Yields the chunks of a file, and an empty chunk at the end.
+
+    Args:
+        file: number and path of the file.
+        job: description of the job.
+
+    Yields:
+        Number of the file, number of the chunk, path of the file, records.
+    """
     number, path = file
     if job.task_module is not None:
         with _ONE_AT_A_TIME:
@@ -168,7 +187,15 @@ def _read(file: tuple[int, str], job: _Job) -> Iterator[tuple[int, int, str, lis
 
 
 def _answer(chunk: tuple[int, int, str, list[Record]], job: _Job) -> tuple[int, int]:
-    """Writes the answers to a chunk, unless they exist; returns the numbers of file and chunk."""
+    """Writes the answers to a chunk, unless an earlier run wrote them.
+
+    Args:
+        chunk: number of the file, number of the chunk, path of the file, records.
+        job: description of the job.
+
+    Returns:
+        Number of the file, number of the chunk.
+    """
     file, number, path, records = chunk
     part, checksum = job.part(file, number), answer_file.checksum_of(records)
     before = read_note(part, "A part of the answers")
@@ -182,7 +209,15 @@ def _answer(chunk: tuple[int, int, str, list[Record]], job: _Job) -> tuple[int, 
 
 
 def _join(found: tuple[int, Iterable[int]], job: _Job) -> tuple[int, int]:
-    """Writes the answers to a file; returns their number, and the number of truncated records."""
+    """Writes the answers to all chunks of a file to one file.
+
+    Args:
+        found: number of the file, and numbers of its chunks.
+        job: description of the job.
+
+    Returns:
+        The number of records, and the number of truncated records.
+    """
     file, numbers = found
     records = cut = 0
     Path(job.work).mkdir(parents=True, exist_ok=True)
@@ -200,6 +235,7 @@ def _join(found: tuple[int, Iterable[int]], job: _Job) -> tuple[int, int]:
 
 
 def _sum(found: Iterable[tuple[int, int]]) -> tuple[int, int]:
+    """Adds up the numbers of records and of truncated records of all files."""
     records = cut = 0
     for pair in found:
         records, cut = records + pair[0], cut + pair[1]
@@ -213,7 +249,7 @@ def _note(counts: tuple[int, int], job: _Job) -> None:
 
 @functools.lru_cache(maxsize=1)
 def _model(preset: str, task_module: str | None, checksum: str) -> FineTuningTask:
-    """Loads the model, once per process, and checks its checksum."""
+    """Loads the task, once per process; ValueError if its checksum differs from that of the job."""
     task = _load(preset, task_module)
     if (found := answer_file.model_checksum(task)) != checksum:
         raise ValueError(
@@ -224,6 +260,7 @@ def _model(preset: str, task_module: str | None, checksum: str) -> FineTuningTas
 
 
 def _load(preset: str, task_module: str | None) -> FineTuningTask:
+    """Loads the task of a preset, after importing the module of a custom task."""
     if task_module is not None:
         late.user_module(task_module)
     return cast(FineTuningTask, Task.from_preset(preset))

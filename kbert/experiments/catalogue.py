@@ -19,7 +19,8 @@ def settings_for(named: NamedTask, **given: Any) -> Settings:
         **given: fields of `Settings`, and settings of the task class.
 
     Raises:
-        ValueError: the task class does not have a setting, or a value is out of range.
+        ValueError: the task class does not have a setting, settings cannot be combined, or a value
+            is invalid.
     """
     cls, options = named.task_class, task_options()
     settings = settings_of(cast(Any, options[named.kind]))
@@ -56,7 +57,8 @@ def task_for(task: Task, name: str | None = None) -> NamedTask:
 
     Args:
         task: the fine-tuned task.
-        name: name of a task of the same kind; None = the one for plain files.
+        name: name of a named task of the same kind; None = the one with the task's settings, else
+            the generic one.
 
     Raises:
         ValueError: the task is not a fine-tuned one, or the name is that of a task of another kind.

@@ -56,7 +56,13 @@ class Evaluation:
         return "\n\n".join(part for part in (self.text, scores) if part)
 
     def write(self, folder: PathLike, name: str, table: Table) -> None:
-        """Writes `<name>_answers.jsonl`, and `<name>_report.txt` if there is a report."""
+        """Writes `<name>_answers.jsonl`, and `<name>_report.txt` if there is a report.
+
+        Args:
+            folder: folder of both files.
+            name: name of the data, such as "dev".
+            table: the examples, in the order of the answers.
+        """
         folder = Path(folder)
         write_answers(folder / f"{name}_answers.jsonl", self.columns, table, self.answers)
         if self.text:
@@ -121,13 +127,24 @@ def is_labelled(columns: Columns, table: Table) -> bool:
 
 
 def write_answers(path: PathLike, columns: Columns, table: Table, answers: Sequence[Any]) -> None:
-    """Writes each answer as a line of JSON, with the label if the table has labels."""
+    """Writes each answer as a line of JSON, with the label if the table has labels.
+
+    Args:
+        path: the file.
+        columns: columns of the task's tables.
+        table: the inputs.
+        answers: answers of the task, a dict or a number per row.
+    """
     lines = answer_lines(columns, table, answers, expected=is_labelled(columns, table))
     atomic.write(path, "".join(f"{line}\n" for line in lines).encode())
 
 
 def check_submission(named: NamedTask, table: Table) -> None:
-    """Checks, before the work, that GLUE's server accepts answers to these examples.
+    """Raises unless GLUE's server accepts answers to a table; call it before predicting.
+
+    Args:
+        named: the task.
+        table: examples of the test set; only their number is checked.
 
     Raises:
         ValueError: the task is not one of GLUE's, or the table is not its test set.
@@ -140,7 +157,11 @@ def check_submission(named: NamedTask, table: Table) -> None:
 def write_submission(named: NamedTask, answers: Sequence[Any], folder: PathLike) -> str:
     """Writes answers to a GLUE test set in the form of its server; returns the file's path.
 
-    The test set must be one that `check_submission` accepts.
+    Args:
+        named: a task of GLUE.
+        answers: a number, or a dict with "label", per example of a test set that `check_submission`
+            accepts.
+        folder: folder of the file.
     """
     plain = [answer["label"] if isinstance(answer, dict) else float(answer) for answer in answers]
     return write_glue_submission(named.name, plain, folder)
@@ -173,7 +194,7 @@ def answer_lines(
 
 
 def _plain(value: Any) -> Any:
-    """Converts NumPy values to values that JSON can hold."""
+    """Converts NumPy values to lists and numbers, for `json.dumps`; TypeError for other types."""
     if isinstance(value, np.ndarray | np.generic):
         return value.tolist()
     raise TypeError(f"{type(value).__name__} cannot be converted to JSON")

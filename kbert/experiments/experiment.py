@@ -41,7 +41,7 @@ class Experiment:
         dev_share: share of `train` that is split off as development data if there is no `dev`;
             for any share `train` keeps a row of each class.
         labels: names of the classes, if there are more than occur in `train`.
-        columns: our name of a column -> the file's name, see `kbert.experiments.reading`.
+        columns: kbert's name of a column -> the file's name, see `kbert.experiments.reading`.
         label_separator: separator between the labels of one text, for "multilabel".
         sample_weight: column of the file `train` that holds the weights of examples in the loss;
             it is read for the setting of this name.
@@ -137,7 +137,12 @@ class Experiment:
         return self.train if isinstance(self.train, Table) else self.train.head
 
     def _check_labels(self, labels: list[str], seen: list[str]) -> None:
-        """Raises for a class without training examples: it cannot be learned."""
+        """Raises ValueError if a class cannot be learned or a label is unknown.
+
+        Args:
+            labels: names of the classes.
+            seen: names of the classes in the training data.
+        """
         self.head[self.task_class.columns.label]  # raises if there is no such column
         several = self.task_class.takes_label_lists(self.named.fixed)
         if len(labels) < 2 and not several:
@@ -151,7 +156,13 @@ class Experiment:
             self._check_table(self.test, labels, "must be a class of the model: add it to `labels`")
 
     def _check_table(self, table: Table | TableParts, known: list[str], problem: str) -> None:
-        """Raises for an unknown label; `problem` ends with one remedy, the message adds another."""
+        """Raises ValueError, with file and line, if a table has an unknown label.
+
+        Args:
+            table: labelled examples.
+            known: the allowed labels.
+            problem: what must hold, and one remedy; the message adds another.
+        """
         places = label_places(table, self.named)
         new = sorted(set(places) - set(known))
         if new:
@@ -161,11 +172,11 @@ class Experiment:
             )
 
     def settings(self, **settings: Any) -> Settings:
-        """Returns the task's default settings, with some values changed."""
+        """Returns the task's default settings with some fields changed; see `settings_for`."""
         return settings_for(self.named, **settings)
 
     def make_task(self, settings: Settings) -> FineTuningTask:
-        """Makes the task to train: `new_task`, changed for an adapter, 8 bits or pruning."""
+        """Makes the task to train: `new_task`, with its adapter, 8-bit rounding or pruning."""
         task = self.new_task(settings)
         if settings.quantization_aware:
             task = quantization_aware(task)
@@ -176,13 +187,13 @@ class Experiment:
         return task
 
     def finish(self, task: FineTuningTask, settings: Settings) -> FineTuningTask:
-        """Returns the trained task as a run keeps it: without the importance scores of pruning."""
+        """Returns a trained task in the form that is saved: without the scores of pruning."""
         if settings.prune_weights is not None:
             task = pruning.parse(settings.prune_weights).finish(task)
         return task
 
     def callbacks(self, settings: Settings) -> list[keras.callbacks.Callback]:
-        """Returns the callbacks of `fit` that the settings require."""
+        """Returns the callbacks of `fit` that the settings require, those of pruning."""
         return [] if settings.prune_weights is None else [pruning.parse(settings.prune_weights)]
 
     def new_task(self, settings: Settings) -> FineTuningTask:
@@ -196,11 +207,25 @@ class Experiment:
         )
 
     def fits(self, task: FineTuningTask, settings: Settings) -> dict[str, tuple[Any, Settings]]:
-        """Returns the stages of training: name -> the object whose `fit` runs, and its settings."""
+        """Returns the stages of training.
+
+        Args:
+            task: the task to train.
+            settings: settings of the run.
+
+        Returns:
+            Name of a stage -> the object whose `fit` it calls, and the settings of that call.
+        """
         return {"": (task, settings)}
 
     def write_rows(self, task: FineTuningTask, settings: Settings, verbose: str | int) -> None:
-        """Tokenises training data larger than memory; resumes an earlier call."""
+        """Tokenises training data larger than memory to `rows_folder`; resumes an earlier call.
+
+        Args:
+            task: task that tokenises.
+            settings: settings of the run, for the weights of examples.
+            verbose: progress bar: "auto", 0 or 1.
+        """
         if isinstance(self.train, TableParts):
             weights = {name: getattr(settings, name) for name in _WEIGHTS}
             prepare_rows(
@@ -220,16 +245,19 @@ class Experiment:
         verbose: str | int = "auto",
         resume: Resume = SAME,
     ) -> History:
-        """Trains the task from `make_task`, and resumes an earlier call that was stopped.
+        """Trains a task, and resumes an earlier call that was stopped.
 
         Args:
-            task: the task.
+            task: result of `make_task`.
             settings: the settings that the task was made with.
             model_dir: folder for checkpoints and logs.
             verbose: 1 = a progress bar, 2 = a line per epoch, 0 = silent; "auto" = 1 in a terminal
                 or a notebook, else 2.
             resume: "same" raises if `model_dir` was begun with other data or settings; "changed"
                 resumes with the new ones; names of settings allow only these to change.
+
+        Returns:
+            The history of the training.
         """
         return task.fit(
             self.rows_folder or self.train,
@@ -254,7 +282,11 @@ class Experiment:
         )
 
     def identity(self) -> dict[str, Any]:
-        """Returns what the results depend on besides the settings, for `run.json`."""
+        """Returns what the results depend on besides the settings, for `run.json`.
+
+        Returns:
+            Name of the task, preset and its checksum, labels, and rows and checksum of each table.
+        """
         tables = {"train": self.train, "dev": self.dev, "test": self.test}
         return {
             "task": self.named.name,
@@ -270,11 +302,21 @@ class Experiment:
 
 
 def _split(table: Table, share: float) -> tuple[Table, Table]:
-    """Splits a table at random into the rest and a share of its rows; both keep their order.
+    """Splits a table at random into development data and the rest; both keep the order.
 
     The rows are drawn from the whole table, as in version 0.1, so that its runs can be resumed. One
     case differs: every row has one class, by name, and the rest would lack a class. Then the share
     is drawn from each class, as nearly as whole rows allow, and each class keeps a row in the rest.
+
+    Args:
+        table: the table.
+        share: share of development data, between 0 and 1.
+
+    Returns:
+        The rest, and the development data.
+
+    Raises:
+        ValueError: one of both would be empty.
     """
     count = round(len(table) * share)
     if not 0 < count < len(table):
@@ -300,12 +342,13 @@ def _split(table: Table, share: float) -> tuple[Table, Table]:
 
 
 def _draw(rows: Sequence[int], count: int) -> set[int]:
+    """Returns `count` of the row numbers, drawn at random with a fixed seed."""
     places = np.random.default_rng(_SPLIT_SEED).permutation(len(rows))[:count]
     return {rows[place] for place in places}
 
 
 def _class_rows(table: Table) -> list[list[int]]:
-    """Returns the rows of each class; all rows in one group if labels are not names."""
+    """Returns the row numbers of each class; one group of all rows if labels are not strings."""
     labels = table.columns.get("label", [])
     if not labels or not all(isinstance(label, str) for label in labels):
         return [list(range(len(table)))]

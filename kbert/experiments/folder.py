@@ -36,6 +36,11 @@ class RunFolder:
     Args:
         path: the folder; it is made when something is written.
 
+    Attributes:
+        path: the folder.
+        training: subfolder of checkpoints and logs.
+        preset: subfolder of the best model.
+
     Example:
         >>> import tempfile
         >>> folder = RunFolder(tempfile.mkdtemp())
@@ -76,7 +81,7 @@ class RunFolder:
             write_settings(path, identity)
 
     def _has_something(self) -> bool:
-        """Returns whether there are results or a checkpoint; wrong settings leave neither."""
+        """Returns whether there are results or a checkpoint; a failed start leaves neither."""
         if (self.path / "results.json").exists():
             return True
         # A run of several stages has a folder for each.
@@ -101,7 +106,7 @@ class RunFolder:
 
 
 def checksum_of(model: PathLike | None) -> str | None:
-    """Returns the checksum of a model's weights; None if the model cannot be found."""
+    """Returns the checksum of a model's weights; None without model, or if it cannot be found."""
     try:
         return None if model is None else weights_checksum(locate(model))
     except (FileNotFoundError, ConnectionError):
@@ -109,8 +114,10 @@ def checksum_of(model: PathLike | None) -> str | None:
 
 
 def _read(path: Path) -> dict:
+    """Reads a JSON file."""
     return json.loads(path.read_text(encoding="utf-8"))
 
 
 def _write(path: Path, content: dict) -> None:
+    """Writes a JSON file, whole or not at all."""
     atomic.write(path, (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode())

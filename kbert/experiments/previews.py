@@ -75,6 +75,7 @@ def show_examples(task: FineTuningTask, table: Table) -> str:
 
 
 def _wrapped(pieces: list[str]) -> Iterator[str]:
+    """Yields lines of at most 100 characters with the tokens, separated by spaces."""
     line = ""
     for piece in pieces:
         if line and len(line) + 1 + len(piece) > _WIDTH:
@@ -85,7 +86,7 @@ def _wrapped(pieces: list[str]) -> Iterator[str]:
 
 
 def _estimate(experiment: Experiment, task: FineTuningTask, settings: Settings) -> str:
-    """Returns sizes of the data, and estimates of time and memory from a few steps."""
+    """Returns a table with sizes of the data, and time and memory measured in a few steps."""
     table, examples = experiment.head, len(experiment.train)
     rows = task.tokenize(table, labelled=True)
     count, cut = (round(x * examples / len(table)) for x in (len(rows), rows.cut))
@@ -111,7 +112,13 @@ def _estimate(experiment: Experiment, task: FineTuningTask, settings: Settings) 
 
 
 def _pace(model: Any, table: Table, settings: Settings) -> float:
-    """Returns the seconds per step."""
+    """Returns the seconds per step, measured in a few steps of training.
+
+    Args:
+        model: object with a `fit`, such as the task; it is trained a little.
+        table: labelled examples.
+        settings: settings of the run.
+    """
     clock = _Clock()
     # These settings need development data or a folder.
     left_out = ("metric", "patience", "evaluate_every", "checkpoint_every")
@@ -135,6 +142,6 @@ class _Clock(keras.callbacks.Callback):
 
     @property
     def seconds_per_step(self) -> float:
-        """Mean seconds per step: batches differ in length."""
+        """Mean seconds per step, without the first steps, in which graphs are traced."""
         timed = self._times[_WARM:] if len(self._times) > _WARM + 1 else self._times
         return (timed[-1] - timed[0]) / max(len(timed) - 1, 1)

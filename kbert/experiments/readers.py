@@ -30,7 +30,7 @@ class Files:
         name: name of the named task.
         task: class of the task.
         settings: arguments of the task's constructor, as far as they are known.
-        columns: our name of a column -> the file's name.
+        columns: kbert's name of a column -> the file's name.
         split: "train", "dev" or "test", for a folder of GLUE.
         label_separator: separator between the labels of a row, for tasks with any number of labels.
         others: columns to read in addition to the task's, by the file's name.
@@ -47,19 +47,19 @@ class Files:
 
 
 def by_columns(files: Files) -> Table:
-    """Reads CSV, TSV, JSON lines, lines of text or a TensorFlow data set."""
+    """Reads CSV, TSV, JSON lines, lines of text or a TensorFlow data set as a table."""
     options, names = _reading(files)
     return read_named_columns(files.path, **options).rename(names)
 
 
 def parts_by_columns(files: Files) -> Iterator[Table]:
-    """Like `by_columns`, but yields tables of some thousand rows."""
+    """Yields the rows that `by_columns` reads, as tables of some thousand rows."""
     options, names = _reading(files)
     return (table.rename(names) for table in table_parts(files.path, **options))
 
 
 def _reading(files: Files) -> tuple[dict[str, Any], dict[str, str]]:
-    """Returns the arguments of `read_table`, and the columns to rename in its table."""
+    """Returns the arguments of `read_table`, and the columns to rename in the table it returns."""
     task, label = files.task, files.task.columns.label
     columns = _complete(files)
     optional = set(task.columns.optional) - set(files.columns)
@@ -97,7 +97,7 @@ def squad(files: Files) -> Table:
 
 
 def squad_or_columns(files: Files) -> Table:
-    """Reads SQuAD's JSON, or lines of JSON with columns."""
+    """Reads SQuAD's JSON, or JSON lines with columns if the name has `.jsonl`."""
     if ".jsonl" in files.path:
         return by_columns(files)
     _check_names(files.columns, (), "SQuAD's JSON")
@@ -105,11 +105,14 @@ def squad_or_columns(files: Files) -> Table:
 
 
 def tagged(files: Files, column: int = -1) -> Table:
-    """Reads columns of words and tags (CoNLL, CoNLL-U), or lines of JSON.
+    """Reads files of tagged words.
+
+    A name with `.jsonl` means JSON lines, one with `.conllu` CoNLL-U, any other columns of CoNLL.
 
     Args:
-        files: the files.
-        column: column of the tags in a CoNLL file, if the user names none.
+        files: the files; `columns["labels"]` names the column of the tags.
+        column: column of the tags in a CoNLL file, if the user names none; negative numbers count
+            from the last.
     """
     if ".jsonl" in files.path:
         return by_columns(files)
@@ -138,7 +141,11 @@ READERS: dict[str, Callable[[Files], Table]] = {
 
 
 def _complete(files: Files) -> dict[str, Any] | None:
-    """Returns all columns to read, the usual ones under their own names; None = all columns."""
+    """Returns all columns to read: kbert's name -> the file's name; None = all columns.
+
+    Columns that the user does not name keep their own names. Several columns that become one are
+    read under the file's names.
+    """
     if not files.columns:
         return None
     columns = files.task.columns
@@ -155,7 +162,13 @@ def _complete(files: Files) -> dict[str, Any] | None:
 
 
 def _check_names(columns: dict, names: Sequence[str], what: str) -> None:
-    """Raises for named columns that the file format does not have."""
+    """Raises ValueError for named columns that the file format does not have.
+
+    Args:
+        columns: kbert's name of a column -> the file's name, as the user names them.
+        names: names of columns that the format supports.
+        what: name of the format, for the message.
+    """
     if unknown := {name: x for name, x in columns.items() if name not in names}:
         raise ValueError(
             f"The only columns that can be named for {what} are {list(names)}. Received: {unknown}"

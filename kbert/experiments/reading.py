@@ -1,6 +1,6 @@
 """Reads files of a named task as tables; for generic tasks the user maps the columns.
 
-`columns` maps our name of a column (see `kbert.data.Table`) to the file's name:
+`columns` maps kbert's name of a column (see `kbert.data.Table`) to the file's name:
 
     {"text": "review", "label": "stars"}                    one text, any kind of label
     {"first": "question1", "second": "question2"}           a pair
@@ -38,7 +38,7 @@ def read(
         data: a path, a pattern or a `tfds:` name for the task's reader, or data for
             `kbert.data.as_table`.
         split: "train", "dev" or "test", for a folder of GLUE.
-        columns: our name of a column -> the file's name, see above; not for benchmarks, whose
+        columns: kbert's name of a column -> the file's name, see above; not for benchmarks, whose
             layout is fixed.
         label_separator: separator between the labels of a text in a file, for "multilabel".
         others: further columns to read from the file, such as the weights of the examples.
@@ -60,17 +60,19 @@ def read(
 
 
 class TableParts:
-    """Training data in files that are read in parts; the constructor reads them once to count rows.
+    """Training data in files that are read in parts, whenever an object is iterated over.
+
+    The constructor reads all files once, to count rows and find classes.
 
     Args:
         named: the task.
         path: a file or pattern of CSV, TSV, JSON lines or lines of text.
-        columns: our name of a column -> the file's name.
+        columns: kbert's name of a column -> the file's name.
         label_separator: separator between the labels of a text.
         others: further columns to read from the file, such as the weights of the examples.
 
     Attributes:
-        head: the first rows.
+        head: the first part, some thousand rows.
         checksum: CRC-32 of all rows.
         places: label -> file and line of the first row with this label.
 
@@ -125,7 +127,10 @@ class TableParts:
 
 
 def labels_of(table: Table | TableParts, named: NamedTask) -> list[str] | None:
-    """Returns the classes in training data, sorted, "O" first; None for tasks without classes."""
+    """Returns the classes in training data; None for tasks without classes.
+
+    They are sorted: "O" first, then numbers by value, then other names.
+    """
     if not named.has_classes:
         return None
     places = label_places(table, named)
@@ -133,11 +138,12 @@ def labels_of(table: Table | TableParts, named: NamedTask) -> list[str] | None:
 
 
 def label_places(table: Table | TableParts, named: NamedTask) -> dict[str, str]:
-    """Returns file and line of the first row of each class; empty for data without labels."""
+    """Returns class -> file and line of its first row; {} for data without labels."""
     return table.places if isinstance(table, TableParts) else _places(table, named)
 
 
 def _places(table: Table, named: NamedTask) -> dict[str, str]:
+    """Returns class -> file and line of its first row; {} without classes or labels."""
     if not named.has_classes or named.task_class.columns.label not in table:
         return {}
     rows: dict[str, int] = {}
@@ -155,6 +161,19 @@ def _files(
     others: Sequence[str],
     split: str | None = None,
 ) -> Files:
+    """Returns the description of a task's files for its reader.
+
+    Args:
+        named: the task.
+        path: a file, a pattern, a folder or a `tfds:` name.
+        columns: kbert's name of a column -> the file's name, or None.
+        label_separator: separator between the labels of a text.
+        others: further columns to read.
+        split: "train", "dev" or "test", for a folder of GLUE.
+
+    Raises:
+        ValueError: columns are named for a benchmark, whose layout is fixed.
+    """
     columns = _own_label(named, columns)
     if columns and named.is_benchmark:
         raise ValueError(
@@ -174,7 +193,7 @@ def _files(
 
 
 def _own_label(named: NamedTask, columns: Columns | None) -> dict[str, Any]:
-    """Returns the columns, with "label" replaced by the task's name for the label."""
+    """Returns the columns with the key "label" replaced by the task's name for the label."""
     columns = dict(columns or {})
     if "label" in columns:
         columns[named.task_class.columns.label] = columns.pop("label")
@@ -182,6 +201,6 @@ def _own_label(named: NamedTask, columns: Columns | None) -> dict[str, Any]:
 
 
 def _rename(table: Table, columns: dict) -> Table:
-    """Renames columns to our names; data in memory may have these names already."""
+    """Renames a table's columns to kbert's names; columns that have these names stay."""
     names = {theirs: ours for ours, theirs in columns.items() if isinstance(theirs, str)}
     return table.rename({theirs: x for theirs, x in names.items() if x not in table})

@@ -24,7 +24,7 @@ class Records:
         path: a .txt, .csv, .tsv or .jsonl file, plain or .gz; "-" for lines of standard input, or
             the name of another pipe, such as `<(…)` in a shell, also for lines.
         kind: kind of the task, which declares the columns that it needs.
-        columns: our name of a column -> the file's name, as in `kbert.experiments.reading`.
+        columns: kbert's name of a column -> the file's name, as in `kbert.experiments.reading`.
 
     Raises:
         ValueError: the suffix belongs to no known format; during iteration, a line is invalid.
@@ -82,6 +82,11 @@ class Records:
                 ) from None
 
     def _fields(self) -> Iterator[tuple[int, dict]]:
+        """Yields line number and fields by name of each row of a CSV or TSV file.
+
+        Raises:
+            ValueError: two columns have the same name.
+        """
         quoted = self._format == "csv"
         rows = self._file.rows("," if quoted else "\t", quoted)
         rows = itertools.dropwhile(lambda row: row[1] == [""], rows)  # lines above the header
@@ -95,7 +100,14 @@ class Records:
             yield number, dict(zip(names, fields, strict=True))
 
     def _wanted(self, row: dict) -> dict[str, str | Sequence[str]]:
-        """Maps our names of the task's input columns to the file's names."""
+        """Returns kbert's name -> the file's name of the columns to read.
+
+        Args:
+            row: the first record, whose keys are the names of the file's columns.
+
+        Raises:
+            ValueError: the file lacks the task's input columns.
+        """
         there = {name: name for name in row} | self._columns
         names = self._asked.found_in(there)
         if names is None:
@@ -107,4 +119,5 @@ class Records:
 
 
 def _value(row: dict, theirs: str | Sequence[str]) -> Any:
+    """Returns the value of a column of a row; a list of values for a list of columns."""
     return row[theirs] if isinstance(theirs, str) else [row[name] for name in theirs]

@@ -78,7 +78,7 @@ class Result:
 
     @classmethod
     def from_dict(cls, folder: Path, fields: dict) -> "Result":
-        """Reverses `to_dict`."""
+        """Returns the result in a folder, from the fields that `to_dict` returned."""
         return cls(folder=folder, **fields)
 
     def __str__(self) -> str:
@@ -113,12 +113,22 @@ class Series:
         return self.folder / "preset"
 
     def metrics(self, data: str = "dev") -> dict[str, list[float]]:
-        """Returns metric -> its value in every run, on "dev" or "test"; empty without labels."""
+        """Returns metric -> its value in every run, in the order of execution.
+
+        Args:
+            data: "dev" or "test"; without labelled test data the result is {}.
+        """
         values = [getattr(result, data) or {} for result in self.results]
         return {name: [value[name] for value in values] for name in values[0]}
 
     def summary(self, data: str = "dev") -> dict[str, tuple[float, float]]:
-        """Returns metric -> (mean, sample standard deviation, which is 0 for a single run)."""
+        """Returns metric -> (mean, sample standard deviation) over the runs.
+
+        The deviation of a single run is 0.
+
+        Args:
+            data: "dev" or "test".
+        """
         return {
             name: (statistics.fmean(x), statistics.stdev(x) if len(x) > 1 else 0.0)
             for name, x in self.metrics(data).items()
@@ -151,7 +161,10 @@ class Series:
 
 
 def _table(rows: list[dict[str, Any]]) -> str:
-    """Formats rows as a table whose columns are all names that occur in a row."""
+    """Formats rows, by column name, as a text table.
+
+    The columns are all names that occur in a row, except the F1 of single classes.
+    """
     names = list(dict.fromkeys(name for row in rows for name in row))
     # The F1 of each class is in the report, not in this table.
     names = [name for name in names if not name.removeprefix("test ").startswith("f1_")]

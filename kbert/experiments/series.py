@@ -91,6 +91,8 @@ def grid(
 
 
 def _runner(experiment: Experiment, verbose: str | int, resume: Resume) -> MakeRun:
+    """Returns a function that executes the run of an experiment in a folder; see `run_settings`."""
+
     def make_run(settings: Settings, folder: Path) -> Result:
         return run_settings(experiment, folder, settings, verbose=verbose, resume=resume)
 
@@ -132,6 +134,12 @@ def run_series(
 def _run_series(
     points: Mapping[str, Settings], make_run: MakeRun, folder: Path, names: tuple[str, ...]
 ) -> Series:
+    """Executes the runs of a series in a locked folder; arguments as in `run_series`.
+
+    Raises:
+        ValueError: the folder is that of a single run, or holds finished runs that are not in
+            `points`.
+    """
     if (folder / "run.json").exists():
         raise ValueError(
             f"A series requires a separate folder. Received: {folder}, the folder of a run"
@@ -155,13 +163,14 @@ def _run_series(
 
 
 def _remove_presets(series: Series) -> None:
+    """Removes the models of all runs but the best so far."""
     for result in series.results:
         if result is not series.best:
             remove_tree(result.preset)
 
 
 def _publish_best(series: Series) -> None:
-    """Moves the best model up, unless an earlier call did, and writes `series.json`."""
+    """Moves the best run's model to the folder of the series, and writes `series.json`."""
     if series.best.preset.exists():
         remove_tree(series.preset)
         move_tree(series.best.preset, series.preset)

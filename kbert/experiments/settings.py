@@ -90,7 +90,7 @@ class Settings(FitSettings):
 def settings_of(options: Any) -> type[Settings]:
     """Makes a subclass of `Settings` with the settings of a kind of tasks.
 
-    These added settings are None by default, which stands for the task's own default.
+    These added settings are None by default, which means the task's own default.
 
     Args:
         options: class of the settings of this kind of tasks.
@@ -117,12 +117,12 @@ def settings_of(options: Any) -> type[Settings]:
 
 
 def flag_options(options: type[Options]) -> list[str]:
-    """Returns the settings of a kind of tasks that a run may choose."""
+    """Returns the names of a task's settings that a run may choose, in order."""
     return [name for name in options.names() if options.details(name).flag]
 
 
 def _optional(options: type[Options], name: str) -> Any:
-    """Copies a field of the task with the default None; the help states the task's default."""
+    """Returns a copy of a task's field with the default None; its help has the task's default."""
     details, default = options.details(name), options.field_of(name).default
     text = details.help
     if default not in (None, dataclasses.MISSING):

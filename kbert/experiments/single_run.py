@@ -31,6 +31,10 @@ from kbert.training.strategies import Strategy, make_strategy
 class Stopped(Exception):
     """Raised when a signal ends a run; the same call resumes the run.
 
+    Args:
+        number: number of the signal.
+        step: updates made before the last checkpoint.
+
     Attributes:
         signal: the signal, a `signal.Signals`.
     """
@@ -77,7 +81,7 @@ def run(
 
 @functools.cache
 def devices(name: str, model_devices: int | None = None) -> Strategy:
-    """Returns the strategy of this process's runs, made at the first call.
+    """Returns the strategy by which runs use devices; the first call makes it.
 
     With several hosts it must be made before any tensor. It is cached, because TensorFlow numbers
     collective operations anew for each strategy.
@@ -100,7 +104,15 @@ def run_settings(
     verbose: str | int = "auto",
     resume: Resume = SAME,
 ) -> Result:
-    """Like `run`, but takes a `Settings` object."""
+    """Fine-tunes like `run`, with a `Settings` object instead of keyword arguments.
+
+    Args:
+        experiment: task, preset and data.
+        output_dir: folder of the run; only one process at a time may write to it.
+        settings: settings of the run.
+        verbose: progress of training and prediction: "auto" shows it, 0 shows nothing.
+        resume: as in `run`.
+    """
     strategy = devices(settings.strategy, settings.model_devices)
     with contextlib.ExitStack() as stack:
         if strategy.is_chief:
@@ -116,6 +128,19 @@ def _run_in(
     verbose: str | int,
     resume: Resume,
 ) -> Result:
+    """Executes a run in a locked folder, or reads its result if it is finished.
+
+    Args:
+        folder: folder of the run.
+        experiment: task, preset and data.
+        settings: settings of the run.
+        strategy: devices and hosts of the run.
+        verbose: progress of training and prediction: "auto" shows it, 0 shows nothing.
+        resume: as in `run`.
+
+    Raises:
+        RuntimeError: the hosts do not see the same folder.
+    """
     if strategy.is_chief:
         folder.begin({**experiment.identity(), "settings": settings.identity()}, resume)
     result = folder.result()
@@ -147,7 +172,13 @@ def _run(
     verbose: str | int,
     resume: Resume,
 ) -> Result:
-    """Trains and measures on every host; only the chief writes files."""
+    """Trains, measures and saves the best model; every host computes, only the chief writes.
+
+    Arguments as in `_run_in`.
+
+    Raises:
+        Stopped: a signal ended the training.
+    """
     writes = strategy.is_chief
     verbose = verbose if writes else 0
     task = experiment.make_task(settings)
@@ -192,10 +223,17 @@ def _run(
 def _measure_test(
     task: FineTuningTask, experiment: Experiment, folder: RunFolder | None, options: dict[str, Any]
 ) -> dict[str, float] | None:
-    """Returns metrics on labelled test data, and writes the answers if there is a folder.
+    """Measures the test data, or predicts it if it has no labels.
 
-    Test data without labels is only predicted, and None is returned. For GLUE the answers are also
-    written in the form of its server.
+    Args:
+        task: the trained task.
+        experiment: task, preset and data.
+        folder: folder for the answers; None = nothing is written. For GLUE, answers to unlabelled
+            data are also written in the form of its server.
+        options: arguments of `evaluate`: `batch_size` and `verbose`.
+
+    Returns:
+        The metrics; None without labelled test data.
     """
     if experiment.test is None:
         return None

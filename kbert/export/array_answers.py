@@ -55,23 +55,24 @@ class ArrayAnswers:
         self._max_length: int = description["max_length"]
 
     def answers(self, outputs: Arrays) -> Any:
-        """Converts the outputs for N rows to the result of `predict`."""
+        """Converts the runtime's outputs for N rows to N predictions, as `predict` returns them."""
         raise NotImplementedError(f"{type(self).__name__} must define `answers`.")
 
     def served(self, outputs: Arrays) -> Arrays:
-        """Converts the outputs for N rows to the outputs of a service."""
+        """Converts the runtime's outputs for N rows to the named arrays that a service returns."""
         raise NotImplementedError(f"{type(self).__name__} must define `served`.")
 
     def specs(self) -> Specs:
-        """Returns types and shapes of the result of `served`."""
+        """Returns name -> (TensorFlow's dtype name, shape) of each array that `served` returns."""
         raise NotImplementedError(f"{type(self).__name__} must define `specs`.")
 
     def entries(self) -> dict[str, tuple[tuple[str, ...], Callable[..., Arrays]]]:
         """Returns the entry points of a service; the first is the default.
 
         Returns:
-            Name -> names of the inputs, (N,) texts each, and a function of the inputs and of
-            `stopped`, which is called between batches and may raise.
+            Name -> (names of the inputs, function). The function takes the texts of each input,
+            (N,) bytes, and `stopped`, and returns the arrays of `served`. `stopped` is a function
+            that is called before each batch; it may raise to end the computation.
         """
 
         def single(text: Sequence[bytes], stopped: Callable[[], None]) -> Arrays:
@@ -85,7 +86,7 @@ class ArrayAnswers:
         return {self.entry: (("text",), single), f"{self.entry}_pairs": (columns, pairs)}
 
     def takes(self, data: Any) -> Table | None:
-        """Returns texts or pairs of texts as a table; None for other data."""
+        """Converts data of `predict` to a table of texts or text pairs; None for other data."""
         table = as_table(data, triplets=not self.pairs_in_rows)
         texts = "text" in table or ("first" in table and "second" in table)
         return table if texts and "negatives" not in table else None
@@ -93,7 +94,18 @@ class ArrayAnswers:
     def predict(
         self, table: Table, *, batch_size: int = BATCH_SIZE, verbose: str | int = "auto"
     ) -> Any:
-        """Returns the predictions for texts, in order; see `FineTuningTask.predict`."""
+        """Returns the predictions for texts, in order; see `FineTuningTask.predict`.
+
+        Texts that are too long are truncated, with one warning.
+
+        Args:
+            table: texts or text pairs, from `takes`.
+            batch_size: maximum number of rows that are computed together.
+            verbose: progress bar: "auto", 0 or 1.
+
+        Returns:
+            An array with one row per example, or a list with one prediction per example.
+        """
         check_batch_size(batch_size)
         names = ("text",) if "text" in table else ("first", "second")
         found, cut, done = [], 0, 0
@@ -117,7 +129,15 @@ class ArrayAnswers:
         return [answer for part in found for answer in part]
 
     def _joined(self, groups: Sequence[Any]) -> Any:
-        """Joins the predictions for the texts of an example to one prediction."""
+        """Joins the predictions for each text of N examples to one prediction per example.
+
+        Args:
+            groups: predictions of the first texts and, of pairs in separate rows, of the second
+                texts.
+
+        Returns:
+            The only group unchanged, or an array (N, 2, …) of both.
+        """
         return groups[0] if len(groups) == 1 else np.stack(groups, axis=1)
 
     def _prompted(self, texts: Sequence[str], column: str) -> Sequence[str]:
@@ -127,10 +147,15 @@ class ArrayAnswers:
         return self._tokenizer.array_encoder(texts)
 
     def _specials(self, texts: int) -> int:
+        """Returns the number of special tokens in a row of one text or of two."""
         return 2 if texts == 1 else 2 + self._tokenizer.pair_separators
 
     def _lengths(self, texts: Sequence[Ragged]) -> np.ndarray:
-        """Returns the number of tokens (N,) that each row has without truncation."""
+        """Returns the number of tokens (N,) of each row before truncation, with special tokens.
+
+        Args:
+            texts: token ids of the first texts and, for pairs, of the second texts, N each.
+        """
         tokens = np.sum([ids.row_lengths() for ids in texts], axis=0)
         return tokens + self._specials(len(texts))
 
@@ -140,7 +165,16 @@ class ArrayAnswers:
         batch_size: int = BATCH_SIZE,
         stopped: Callable[[], None] = lambda: None,
     ) -> Arrays:
-        """Returns the runtime's outputs for all rows, in order."""
+        """Returns the runtime's outputs for N rows, in order, by name.
+
+        Args:
+            texts: token ids of the first texts and, for pairs, of the second texts, N each.
+            batch_size: maximum number of rows that are computed together.
+            stopped: function that is called before each batch; it may raise.
+
+        Raises:
+            ValueError: an output has NaN or infinity.
+        """
         parts = list(self._batches(texts, batch_size, stopped))
         if not parts:
             return {
@@ -157,6 +191,7 @@ class ArrayAnswers:
     def _batches(
         self, texts: Sequence[Ragged], batch_size: int, stopped: Callable[[], None]
     ) -> Iterator[tuple[np.ndarray, Arrays]]:
+        """Yields the row numbers of each batch, longest rows first, and the runtime's outputs."""
         tokenizer = self._tokenizer
         for index in by_length(np.minimum(self._lengths(texts), self._max_length), batch_size):
             stopped()
@@ -179,6 +214,7 @@ class ClassAnswers(ArrayAnswers):
 
     @property
     def _thresholds(self) -> np.ndarray | None:
+        """Thresholds (C,) of a multi-label classifier's scores; None for other classifiers."""
         if not self._settings.get("multi_label"):
             return None
         return thresholds_of(self._labels, self._settings.get("threshold", 0.5))

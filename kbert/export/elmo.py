@@ -14,7 +14,13 @@ from kbert.tokenizers.words.characters import as_words
 
 
 def export_embeddings(elmo: Any, directory: PathLike, max_bytes: int = MAX_BYTES) -> str:
-    """Writes the SavedModel of `Elmo.export`, which describes arguments and result."""
+    """Writes the SavedModel of ELMo and returns its path; see `Elmo.export` for its signatures.
+
+    Args:
+        elmo: an `Elmo`.
+        directory: folder of the model, with one numbered subfolder per version.
+        max_bytes: most bytes of a text, or of all words of a row, in a request.
+    """
     import tensorflow as tf
 
     # An empty row is appended and removed again: TensorFlow cannot convolve or stack no rows.

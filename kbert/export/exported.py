@@ -34,6 +34,7 @@ class ExportedTask:
         description: content of `export.json`.
         run: function from inputs by name, such as token ids (B, T), to outputs by name; all are
             NumPy arrays.
+        arrays: `ArrayAnswers` if the runtime's outputs suffice for predictions, else None.
 
     Raises:
         FileNotFoundError: the folder has no export.
@@ -93,7 +94,11 @@ class ExportedTask:
         return self._runtime_task.functions()
 
     def evaluate(self, data: Any, labels: Any = None, **options: Any) -> dict[str, float]:
-        """Returns the metrics of a fine-tuned task on labelled examples; see its `evaluate`."""
+        """Returns the metrics of a fine-tuned task on labelled examples; see the task's `evaluate`.
+
+        Raises:
+            ValueError: the task is not fine-tuned on labelled texts.
+        """
         if not hasattr(self.task, "score_names"):
             raise ValueError(
                 "`evaluate` requires an export of a task that is fine-tuned on labelled texts; "

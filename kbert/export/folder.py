@@ -30,7 +30,7 @@ TOLERANCES = {"float32": 1e-3, "bfloat16": 0.1, "int8": 0.3}
 
 
 def check_format(format: str, precision: str) -> None:
-    """Raises ValueError unless the format is a runtime's that supports the precision."""
+    """Raises ValueError unless `format` is one of `RUNTIMES` and supports `precision`."""
     if format not in RUNTIMES:
         known = ", ".join(("savedmodel", *RUNTIMES, "safetensors"))
         raise ValueError(f"`format` must be one of {known}. Received: {format!r}")
@@ -138,7 +138,13 @@ def export_rows(
 
 @contextlib.contextmanager
 def _refusing(format: str) -> Iterator[None]:
-    """Converts the various error classes of a runtime to a ValueError that names the runtime."""
+    """Converts errors of a runtime in a `with` block to a ValueError that names the runtime.
+
+    ValueError, ImportError and OSError stay as they are.
+
+    Args:
+        format: name of the runtime.
+    """
     try:
         yield
     except (ValueError, ImportError, OSError):
@@ -151,7 +157,11 @@ def _refusing(format: str) -> Iterator[None]:
 
 
 def _publish(partial: str, folder: str) -> None:
-    """Renames a finished folder; a remote one is copied instead, with its description last."""
+    """Moves the finished folder `partial` to `folder`.
+
+    A remote `folder` gets copies of the files; `export.json` comes last, so that no reader finds an
+    incomplete export.
+    """
     if not is_remote(folder):
         os.rename(partial, folder)
         return

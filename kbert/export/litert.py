@@ -72,9 +72,18 @@ def settle_widths(widths: Sequence[int] | None, longest: int) -> list[int]:
 
 
 def load(folder: str, description: Mapping[str, Any], threads: int | None) -> Run:
-    """Loads the model of a folder and returns its function; see `kbert.export.onnx.runtime.load`.
+    """Loads the model of a folder; returns its function from input arrays to output arrays.
 
-    Rows run one by one, padded to the next width.
+    Rows run one by one, padded to the next width of the export. Rows longer than the widest raise
+    ValueError.
+
+    Args:
+        folder: folder of the export.
+        description: content of `export.json`.
+        threads: number of compute threads; None = one per core.
+
+    Raises:
+        ImportError: the extra is not installed.
     """
     interpreter = optional("ai_edge_litert.interpreter", EXTRA).Interpreter(
         os.path.join(folder, FILE), num_threads=threads or os.cpu_count()
@@ -93,6 +102,7 @@ def load(folder: str, description: Mapping[str, Any], threads: int | None) -> Ru
             return run_alone(features)
 
     def run_alone(features: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Computes each row, and each group of `MASKS` masks, by itself; returns all outputs."""
         given = {name: np.asarray(features[name], np.int32) for name in inputs}
         sizes = {
             a: n for k, axes in inputs.items() for a, n in zip(axes, given[k].shape, strict=True)
@@ -130,6 +140,7 @@ def load(folder: str, description: Mapping[str, Any], threads: int | None) -> Ru
 
 
 def _next_width(widths: Any, length: int) -> int:
+    """Returns the smallest width that is at least `length`; ValueError if there is none."""
     fitting = [width for width in widths if width >= length]
     if not fitting:
         raise ValueError(

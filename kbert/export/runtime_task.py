@@ -62,7 +62,7 @@ class RuntimeTask:
         self.options = self._rows.fixed(**fixed)
 
     def functions(self) -> dict[str, Any]:
-        """Returns the entry points of the SavedModel; see `ExportedTask.functions`."""
+        """Returns name -> concrete function of each entry point; see `ExportedTask.functions`."""
         task = self.task
         if self._rows.logits is None:
             raise self._unserved()
@@ -120,6 +120,15 @@ def _by_name(signature: Signature) -> Any:
 
 
 def _config_of(description: Mapping[str, Any], source: str) -> Any:
+    """Returns the config of the model in an export.
+
+    Args:
+        description: content of `export.json`; the kind of the config is its key.
+        source: path of the file, for messages.
+
+    Raises:
+        ValueError: there is no config, more than one, or a damaged one.
+    """
     kinds = [kind for kind in registry.names("config") if kind in description]
     if len(kinds) != 1:
         raise ValueError(

@@ -49,10 +49,10 @@ def row_function(
     Args:
         task: a task with a `row_export`.
         by_runtime: whether the runtime rounds to 8 bits, so that the layers must not.
-        settings: result of the `settings` of the `row_export`.
+        settings: result of the `settings` of the `row_export`; None = {}.
 
     Raises:
-        ValueError: the task has no such export.
+        ValueError: the task supports SavedModels only, or does not compute in float32.
     """
     config, model = task.model.config, task.row_export(task)
     if (
@@ -85,7 +85,14 @@ def row_function(
 
 
 def check_texts(texts: Sequence[str] | None) -> Sequence[str]:
-    """Returns the texts to check an export on, by default `TEXTS`; raises for fewer than two."""
+    """Returns the texts to check an export on.
+
+    Args:
+        texts: two or more texts; None = `TEXTS`.
+
+    Raises:
+        ValueError: there are fewer than two texts, or some are not strings.
+    """
     texts = TEXTS if texts is None else (texts,) if isinstance(texts, str) else tuple(texts)
     if len(texts) < 2 or not all(isinstance(text, str) for text in texts):
         raise ValueError(
@@ -104,7 +111,19 @@ def export_task(
     max_bytes: int | None,
     **options: Any,
 ) -> str:
-    """Writes a task for a server or a runtime; see `Task.export`."""
+    """Writes a task as a SavedModel, for a runtime or as safetensors; see `Task.export`.
+
+    Args:
+        task: the task.
+        directory: folder of the model.
+        format: "savedmodel", one of `RUNTIMES` or "safetensors".
+        precision: precision of the stored weights; each format supports some.
+        max_bytes: most bytes of a text in a request, for SavedModels only; None = `MAX_BYTES`.
+        **options: further options of the format.
+
+    Returns:
+        The path written.
+    """
     if max_bytes is not None and format != "savedmodel":
         raise ValueError(
             '`max_bytes` is supported by format="savedmodel" only, whose inputs are texts. '
@@ -130,6 +149,18 @@ def _export_saved_model(
     max_bytes: int,
     options: dict[str, Any],
 ) -> str:
+    """Writes a task as a SavedModel and returns its path.
+
+    A precision other than that of the task is checked: the outputs must not differ from the task's
+    by more than the tolerance.
+
+    Args:
+        task: the task.
+        directory: folder of the model, with one numbered subfolder per version.
+        precision: one of `PRECISIONS`.
+        max_bytes: most bytes of a text in a request.
+        options: arguments of the task's `signatures`, and `texts` and `tolerance` of the check.
+    """
     if precision not in PRECISIONS:
         raise ValueError(
             f"`precision` of a SavedModel must be one of {', '.join(PRECISIONS)}. "
@@ -173,6 +204,18 @@ def _export_to_runtime(
     widths: Sequence[int] | None = None,
     **settings: Any,
 ) -> str:
+    """Writes a task for a runtime, with its tokenizer, and returns the path.
+
+    Args:
+        task: the task.
+        folder: path of the export, new or empty.
+        format: one of `RUNTIMES`.
+        precision: one of the runtime's `PRECISIONS`.
+        texts: texts to check the export on; None = `TEXTS`.
+        tolerance: largest allowed difference from TensorFlow; None = the value in `TOLERANCES`.
+        widths: lengths of rows in tokens, for LiteRT only.
+        **settings: options of the task's `row_export`, such as the decoding method.
+    """
     check_format(format, precision)
     model = task.row_export(task)
     if model.formats and format not in model.formats:
@@ -203,6 +246,7 @@ def _export_to_runtime(
     }
 
     def save_tokenizer(place: str) -> None:
+        """Saves the tokenizer, also inside the runtime if possible; adds its entry to `about`."""
         before = set(os.listdir(place))
         task.tokenizer.save(place)
         beside = sorted(set(os.listdir(place)) - before)

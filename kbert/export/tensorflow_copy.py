@@ -74,7 +74,14 @@ def export_copy(task: keras.Model, directory: PathLike, options: dict[str, Any])
 
 
 def _module_of(cls: type) -> str:
-    """Returns the name by which `late.user_module` finds a class: a module or a file."""
+    """Returns what `late.user_module` imports to define a class in another process.
+
+    Returns:
+        Name of a module in a package, or else the path of the module's file.
+
+    Raises:
+        ValueError: the class is not defined in a file.
+    """
     if "." in cls.__module__:
         return cls.__module__
     file = getattr(sys.modules[cls.__module__], "__file__", None)

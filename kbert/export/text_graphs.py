@@ -70,7 +70,13 @@ def write_text_graphs(
 
 
 def _expected(rows: TextRows, count: int, texts: Sequence[str]) -> list[tuple[Batch, Rows]]:
-    """Returns batches of texts or pairs with their expected rows."""
+    """Returns batches of texts, each with the rows that kbert's tokenizer makes.
+
+    Args:
+        rows: function from texts to rows.
+        count: number of texts per row: 1, or 2 for pairs.
+        texts: texts to use in addition to `HARD_TEXTS`.
+    """
     texts = [*texts, *HARD_TEXTS]
     batch: Batch = texts if count == 1 else list(zip(texts, texts[::-1], strict=True))
     alone: Batch = [""] if count == 1 else [("", "")]
@@ -80,7 +86,13 @@ def _expected(rows: TextRows, count: int, texts: Sequence[str]) -> list[tuple[Ba
 
 
 def _check(package: str, expected: Sequence[tuple[Batch, Rows]], found: Sequence[Rows]) -> None:
-    """Raises NotInside if a graph's rows differ from those of kbert's tokenizer."""
+    """Raises NotInside if a graph's rows differ from those of kbert's tokenizer.
+
+    Args:
+        package: package of the runtime, for the message.
+        expected: batches, each with kbert's rows by name.
+        found: the graph's rows of each batch by name.
+    """
     for (given, ours), theirs in zip(expected, found, strict=True):
         for number, text in enumerate(given):
             for name, value in ours.items():

@@ -94,7 +94,7 @@ class TextRows:
     names: Sequence[str]
 
     def run(self, batch: Batch) -> dict[str, np.ndarray]:
-        """Computes the rows of texts or pairs with TensorFlow."""
+        """Returns the rows (B, T) of texts or pairs by name, computed with TensorFlow."""
         texts = np.array(batch, object)
         columns = [texts] if texts.ndim == 1 else list(texts.T)
         ids = [self.tokenizer.encode(tf.constant(x.tolist(), tf.string)) for x in columns]
@@ -162,8 +162,8 @@ def word_patterns(words: str) -> tuple[str, str]:
         words: a key of `PATTERNS`.
 
     Returns:
-        The pattern of the places to cut first, and the pattern of a word. The code points are those
-        that TensorFlow's RE2 matches.
+        A pattern with two groups, between which texts are split first, and the pattern of a word.
+        The code points are those that TensorFlow's RE2 matches.
     """
     texts = tf.constant(_CHARACTERS)
 

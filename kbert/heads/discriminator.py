@@ -55,6 +55,6 @@ class DiscriminatorHead(keras.layers.Layer):
             layer.build((None, None, self.hidden_size))
 
     def call(self, sequence: Tensor) -> Tensor:
-        """(B, T, H) -> logits (B, T), float32."""
+        """Maps a sequence (B, T, H) to logits (B, T), float32."""
         logits = self.output_dense(self.transform(sequence))
         return ops.cast(ops.squeeze(logits, axis=-1), "float32")

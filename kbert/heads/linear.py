@@ -14,7 +14,10 @@ from kbert.layers import Dense, LayerNorm
 
 
 def transform_layers(config: EncoderConfig, width: int, dtype: DType) -> tuple[Dense, LayerNorm]:
-    """Returns the layers before token logits: "transform" (dense, activation) and "norm"."""
+    """Returns the two layers before token logits, not built: "transform" and "norm".
+
+    "transform" is a dense layer with an activation and `width` columns; "norm" normalises them.
+    """
     transform = Dense(
         width,
         activation=config.transform_activation,
@@ -71,7 +74,7 @@ class LinearHead(keras.layers.Layer):
             self.norm.build((None, None, self.width))
 
     def call(self, vectors: Tensor) -> Tensor:
-        """(..., H) -> logits (..., C), float32."""
+        """Maps vectors (..., H) to logits (..., C), float32."""
         if self.transform is not None:
             vectors = self.norm(self.transform(vectors))
         # float32 even with weights in half precision: losses and predictions are computed from it.
@@ -155,7 +158,7 @@ class SpanHead(LinearHead):
         super().__init__(config, 2, name=name, **kwargs)
 
     def call(self, sequence: Tensor) -> Tensor:
-        """(B, T, H) -> starts (B, T) and ends (B, T), float32."""
+        """Maps a sequence (B, T, H) to logits of starts (B, T) and ends (B, T), float32."""
         return tuple(ops.unstack(super().call(sequence), 2, axis=-1))
 
 
@@ -179,5 +182,5 @@ class ChoiceHead(LinearHead):
         super().__init__(config, 1, name=name, **kwargs)
 
     def call(self, pooled: Tensor) -> Tensor:
-        """Pooled outputs of the alternatives (B, A, H) -> logits (B, A), float32."""
+        """Maps pooled outputs of alternatives (B, A, H) to logits (B, A), float32."""
         return ops.squeeze(super().call(pooled), axis=-1)

@@ -68,11 +68,11 @@ class TokenLogits(keras.layers.Layer):
         return self._embedding_table()
 
     def _product(self, x: Tensor) -> Tensor:
-        """(B P, E) -> (B P, V)."""
+        """Maps rows (B P, E) to logits without bias (B P, V)."""
         return ops.matmul(x, ops.transpose(self._output_table))
 
     def call(self, x: Tensor) -> Tensor:
-        """(B, P, E) -> (B, P, V), float32."""
+        """Maps hidden states x (B, P, E) to logits (B, P, V), float32."""
         batch, places, _ = ops.shape(x)
         # float32 under any policy: a product in bfloat16 would round each logit to eight bits.
         # It costs a few percent of a training step.

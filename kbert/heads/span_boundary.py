@@ -118,7 +118,7 @@ class SpanBoundaryHead(keras.layers.Layer):
 
 
 def place_in_span(mask_positions: Tensor, span_starts: Tensor) -> Tensor:
-    """Offset of each masked token from the start of its span, (B, P) int32.
+    """Returns the offset of each masked token from the start of its span, (B, P) int32.
 
     Example:
         >>> place = place_in_span(ops.array([[4, 6]]), ops.array([[4, 5]]))

@@ -72,17 +72,17 @@ def _rename(temporary: Path, target: Path) -> None:
 
 
 def _checked(archive: zipfile.ZipFile, path: Path) -> list[zipfile.ZipInfo]:
-    """Returns the archive's files; raises ValueError if it is unsafe to unpack.
+    """Returns the archive's files, without folders; raises ValueError if it is unsafe to unpack.
 
     Every member must be a plain file or folder below the archive's root, not a link and not
-    encrypted. Number and total size of the files are limited.
+    encrypted. Number and total size of the files are limited. `path` is the archive's own path.
     """
     members = archive.infolist()
     names = [member.filename for member in members]
     if len(names) > _MOST_MEMBERS or len(set(names)) < len(names):
         raise ValueError(
-            f"A model's archive holds at most {_MOST_MEMBERS} files, each once. "
-            f"Received: {path} with {len(names)}, {len(set(names))} different"
+            f"An archive of a model must have at most {_MOST_MEMBERS} files, with different "
+            f"names. Received: {path} with {len(names)}, {len(set(names))} different"
         )
     for member in members:
         posix, windows = PurePosixPath(member.filename), PureWindowsPath(member.filename)
@@ -96,14 +96,14 @@ def _checked(archive: zipfile.ZipFile, path: Path) -> list[zipfile.ZipInfo]:
     size, limit = sum(member.file_size for member in members), path.stat().st_size * _LARGEST_RATIO
     if size > max(limit, _ALWAYS_ALLOWED):
         raise ValueError(
-            f"A model's archive unpacks to at most {_LARGEST_RATIO} times its size. "
+            f"An archive of a model must unpack to at most {_LARGEST_RATIO} times its size. "
             f"Received: {path}, which would unpack to {size:,} bytes"
         )
     return [member for member in members if not member.is_dir()]
 
 
 def _extract(archive: zipfile.ZipFile, member: zipfile.ZipInfo, folder: Path) -> None:
-    """Writes one member to the folder; reading it to the end checks its CRC."""
+    """Writes one member of the archive below `folder`; reading it to the end checks its CRC."""
     target = folder / PurePosixPath(member.filename)
     with contextlib.ExitStack() as stack:
         with atomic.naming(str(target)):
@@ -119,7 +119,7 @@ def _extract(archive: zipfile.ZipFile, member: zipfile.ZipInfo, folder: Path) ->
 
 
 def _innermost(folder: Path) -> Path:
-    """Returns the folder below all that contain only one folder, apart from macOS's `__MACOSX`."""
+    """Returns `folder` or, while it contains only one folder, that folder; ignores `__MACOSX`."""
     while True:
         entries = [path for path in folder.iterdir() if path.name != "__MACOSX"]
         if len(entries) != 1 or not entries[0].is_dir():

@@ -54,13 +54,16 @@ def fetch(url: str, sha256: str) -> Path:
 
 
 def _name(url: str) -> str:
-    """Returns the file name in a URL, without its query: `data.zip?download=1` is an archive."""
+    """Returns the file name in a URL, without its query: "data.zip" of `…/data.zip?download=1`.
+
+    Raises ValueError for another scheme than `http`, `https` and `file`, or without a file name.
+    """
     parts = urllib.parse.urlsplit(url)
     name = urllib.parse.unquote(parts.path).rpartition("/")[2]
     if parts.scheme not in _SCHEMES or name in ("", ".", "..") or "\\" in name:
         raise ValueError(
-            f"An address is {', '.join(f'{x}://' for x in _SCHEMES)} and ends in the name of a "
-            f"file. Received: {url!r}"
+            f"A URL must start with {', '.join(f'{x}://' for x in _SCHEMES)} and end with the "
+            f"name of a file. Received: {url!r}"
         )
     return name
 
@@ -71,8 +74,8 @@ def _read(url: str, path: Path) -> bytes:
             return source.read()
     except (OSError, http.client.HTTPException) as error:
         raise ConnectionError(
-            f"The file cannot be fetched ({getattr(error, 'reason', error)}): see that the address "
-            f"can be reached, or put the file at {path}. Received: {url}"
+            f"The file cannot be downloaded ({getattr(error, 'reason', error)}): check that the "
+            f"URL can be reached, or put the file at {path}. Received: {url}"
         ) from error
 
 
@@ -80,6 +83,6 @@ def _check(content: bytes, sha256: str, what: str | os.PathLike) -> None:
     found = fingerprints.sha256(content)
     if found != sha256:
         raise ValueError(
-            f"The file's SHA-256 must be {sha256}: another version, or damaged on its way. "
-            f"Received: {found} of {os.fspath(what)}"
+            f"The file's SHA-256 must be {sha256}: this is another version, or the file is "
+            f"damaged. Received: {found} of {os.fspath(what)}"
         )

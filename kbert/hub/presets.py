@@ -35,9 +35,9 @@ def locate(name_or_path: PathLike, *, revision: str | None = None, weights: bool
         FileNotFoundError: nothing has that name (the message lists close ones), or the hub has no
             such repository, revision or weights.
         PermissionError: the repository is gated.
-        ValueError: the name is malformed, a local path comes with a revision, there are two
-            revisions, or a file is damaged or not a zip file.
-        ConnectionError: the hub cannot be reached and the cache does not hold the whole model; the
+        ValueError: the name is malformed, a local file is no zip, a local path comes with a
+            revision, the name and `revision` have different ones, or a file is damaged.
+        ConnectionError: the hub cannot be reached, and the cache does not contain the model; the
             message says which files to put where.
         OSError: a cache cannot be written.
 
@@ -52,8 +52,8 @@ def locate(name_or_path: PathLike, *, revision: str | None = None, weights: bool
     if not asked.startswith((*_URLS, "hf://")) and exists(asked):
         if revision is not None:
             raise ValueError(
-                "`revision` names one of a hub repository's; a local path has none. "
-                f"Received: revision={revision!r} with {asked!r}"
+                "`revision` must be left out for a local path: only repositories of the hub have "
+                f"revisions. Received: revision={revision!r} with {asked!r}"
             )
         return path if path.is_dir() else _from_file(path)
     found = repositories.parse_name(asked)
@@ -64,8 +64,8 @@ def locate(name_or_path: PathLike, *, revision: str | None = None, weights: bool
         repositories.check_revision(revision, asked)
         if named not in (None, revision):
             raise ValueError(
-                "A revision is given in the name or as `revision`, not both. "
-                f"Received: {asked!r} with revision={revision!r}"
+                f"Pass the revision in the name or as `revision`, not both. Received: {asked!r} "
+                f"with revision={revision!r}"
             )
     return snapshot.download(repository, revision or named, weights=weights, asked=asked)
 
@@ -75,7 +75,7 @@ def _from_file(path: Path) -> Path:
         return archive.unpacked(Path(local_only(path, "A zip file of a model")))
     hint = " Unpack it first, and pass the folder." if ".tar" in path.name else ""
     raise ValueError(
-        f"A model is a folder, a zip file or a name of the hub, not another file.{hint} "
+        f"A model must be a folder, a zip file or a name of the hub, not another file.{hint} "
         f"Received: {path}"
     )
 

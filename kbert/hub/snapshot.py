@@ -58,6 +58,7 @@ def download(repository: str, revision: str | None, *, weights: bool, asked: str
             reads.
         PermissionError: the repository is gated.
         ConnectionError: the hub cannot be reached, and the cache does not contain the model.
+        OSError: the hub's cache cannot be written.
         ValueError: a file does not have the checksum that the hub gives; the file is removed.
     """
     from huggingface_hub import snapshot_download
@@ -85,7 +86,12 @@ def download(repository: str, revision: str | None, *, weights: bool, asked: str
 def _ask(
     repository: str, revision: str | None, *, weights: bool, place: str, asked: str
 ) -> list[str] | Exception:
-    """Returns the names of the repository's files, or the error if the hub cannot be reached."""
+    """Returns the names of the repository's files; if the hub cannot be reached, the error.
+
+    Raises PermissionError if the repository is gated. Raises FileNotFoundError if it or the
+    revision does not exist or, with `weights`, it has no weights that kbert reads. `place` (its
+    URL) and `asked` (the name that the user wrote) are for the messages.
+    """
     from huggingface_hub import HfApi, constants, errors
 
     try:
@@ -94,7 +100,7 @@ def _ask(
         )
     except errors.GatedRepoError as error:
         raise PermissionError(
-            f"{place} is gated: accept the terms there, then `hf auth login` or set HF_TOKEN. "
+            f"{place} is gated: accept the terms there, then run `hf auth login` or set HF_TOKEN. "
             f"Received: {asked!r}"
         ) from error
     except errors.RevisionNotFoundError as error:
@@ -103,8 +109,8 @@ def _ask(
         ) from error
     except errors.RepositoryNotFoundError as error:
         raise FileNotFoundError(
-            f"The hub has no repository {place}, or a private one: then `hf auth login` or set "
-            f"HF_TOKEN. Received: {asked!r}"
+            f"The hub has no repository {place}, or it is private: then run `hf auth login` or "
+            f"set HF_TOKEN. Received: {asked!r}"
         ) from error
     except _failures() as error:
         return error
@@ -112,18 +118,21 @@ def _ask(
     if weights and not _of_weights(names):
         known = " or ".join(patterns[0] for patterns in _WEIGHT_FILES)
         raise FileNotFoundError(
-            f"kbert reads {known}, and {place} holds no weights in these formats. Look there under "
-            "Community for a pull request that adds safetensors, and name it as revision "
-            "(…@refs/pr/N); or convert it once: "
+            f"kbert supports {known}, and {place} has no weights in these formats. Check there "
+            "under Community for a pull request that adds safetensors, and pass it as revision "
+            "(…@refs/pr/N); or convert the model once: "
             f'transformers.AutoModelForPreTraining.from_pretrained("{repository}")'
-            ".save_pretrained(folder), the tokenizer likewise, and pass that folder. "
-            f"Received: {asked!r}"
+            ".save_pretrained(folder), the tokenizer likewise, and pass that folder. Received: "
+            f"{asked!r}"
         )
     return names
 
 
 def _of_weights(names: Iterable[str]) -> list[str]:
-    """Returns the patterns of the weight files to download; empty if there is no model."""
+    """Returns the patterns of the weight files to download: the first format among `names`.
+
+    Weights of sentence-transformers' modules are included. Returns [] if there are no weights.
+    """
 
     def first(formats: Iterable[tuple[str, ...]]) -> list[str]:
         for patterns in formats:
@@ -137,7 +146,12 @@ def _of_weights(names: Iterable[str]) -> list[str]:
 
 
 def _refuse(error: Exception, reason: Exception, place: str, asked: str) -> NoReturn:
-    """Raises an error that says what is missing and how to get it, instead of the hub's error."""
+    """Raises an error instead of `error`, which `huggingface_hub` raised for a download.
+
+    This is OSError if its cache cannot be written, otherwise ConnectionError with instructions.
+    `reason`: why the hub is unreachable; `place`: URL of the repository; `asked`: name that the
+    user wrote.
+    """
     from huggingface_hub import constants
 
     if (
@@ -150,10 +164,10 @@ def _refuse(error: Exception, reason: Exception, place: str, asked: str) -> NoRe
         ) from error
     offline = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else _brief(reason)
     raise ConnectionError(
-        f"The model is not (or not whole) in the hub's cache, {constants.HF_HUB_CACHE}, and cannot "
-        f"be downloaded: {offline}. The same call resumes where it stopped once it can. Or fetch "
-        f"config.json, {_WEIGHT_FILES[0][0]} and the tokenizer's files (vocab.txt, …) "
-        f"from {place} elsewhere, put them into one folder, and pass that folder. "
+        f"The model is not (or not completely) in the hub's cache, {constants.HF_HUB_CACHE}, and "
+        f"cannot be downloaded: {offline}. The same call resumes the download once that is "
+        f"possible. Or download config.json, {_WEIGHT_FILES[0][0]} and the tokenizer's files "
+        f"(vocab.txt, …) from {place} elsewhere, put them into one folder, and pass that folder. "
         f"Received: {asked!r}"
     ) from error
 
@@ -179,7 +193,11 @@ def _place(repository: str, revision: str | None) -> str:
 
 
 def _verify(folder: Path, asked: str) -> None:
-    """Checks the SHA-256 of large files; in the cache a file links to a blob named by it."""
+    """Checks the SHA-256 of a snapshot's large files, each a link to a blob of that name.
+
+    Raises ValueError for the first wrong file and removes it; `asked` is the model's name for the
+    message.
+    """
     for path in folder.rglob("*"):
         if not path.is_symlink():
             continue
@@ -192,6 +210,6 @@ def _verify(folder: Path, asked: str) -> None:
             path.unlink(missing_ok=True)
             blob.unlink(missing_ok=True)
             raise ValueError(
-                f"{path.name} of {asked!r} does not have the checksum that the hub gives, "
-                f"{blob.name}; it is removed from the cache, so try again. Received: {found}"
+                f"{path.name} of {asked!r} must have the checksum that the hub gives, "
+                f"{blob.name}. The file was removed from the cache: try again. Received: {found}"
             )

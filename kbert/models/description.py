@@ -239,7 +239,7 @@ def family_table(names: Iterable[str] = CHOICES) -> str:
     for name in names:
         found = describe(name)
         if not isinstance(found, Description):
-            raise ValueError(f"The table is of encoders' names. Received: {name!r}")
+            raise ValueError(f"`names` must be names of encoders. Received: {name!r}")
         config, memory = found.config, found.training_memory(32, 128).total
         cells = (
             f"`{found.name}`",

@@ -33,7 +33,7 @@ class Variants:
         """
         if name is not None:
             raise ValueError(
-                f"A named edit runs where it was added (`kbert.edit`). Received: {name!r}"
+                f"The model has no edit of this name; `kbert.edit` adds one. Received: {name!r}"
             )
         return contextlib.nullcontext()
 
@@ -79,8 +79,9 @@ def edits_of(config: Any) -> list[Any]:
         edit = cls.from_dict({name: value for name, value in said.items() if name != "kind"})
         if others := [x.kind for x in found if x.kind not in edit.after]:
             raise ValueError(
-                f"{edit.kind!r} comes behind {' and '.join(map(repr, edit.after)) or 'no edit'}. "
-                f"Received: it, behind {', '.join(map(repr, others))}"
+                f"The edit {edit.kind!r} can follow only "
+                f"{' and '.join(map(repr, edit.after)) or 'no edit'}. Received: it follows "
+                f"{', '.join(map(repr, others))}"
             )
         edit.check_config(config)
         found.append(edit)

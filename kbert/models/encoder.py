@@ -105,8 +105,8 @@ class Encoder(Registered, FromConfig, keras.Model, sort="encoder"):
         kind = self.config_class
         if not isinstance(config, EncoderConfig) or config.kind != kind.kind:
             raise TypeError(
-                f"An encoder of this class is made of {kind.__name__}; kbert.Elmo takes an "
-                f"ElmoConfig. Received: {config!r}"
+                f"The config of this class must be of the class {kind.__name__} (of kbert.Elmo: "
+                f"ElmoConfig). Received: {config!r}"
             )
         super().__init__(name=name, dtype=dtype, autocast=False, **kwargs)
         self.config = config
@@ -324,13 +324,13 @@ class Encoder(Registered, FromConfig, keras.Model, sort="encoder"):
         """Returns the bias of each layer's attention scores."""
         if inputs.get("example_ids") is not None and inputs.get("position_ids") is None:
             raise ValueError(  # all examples but the first would get other positions
-                "Rows of several examples need `position_ids`, which begin again in each. "
-                f"Received: {', '.join(inputs)}"
+                "`example_ids` require `position_ids`, which restart in each example. Received: "
+                f"{', '.join(inputs)}"
             )
         if inputs.get("causal_mask") is not None and not self.part.takes_causal_mask:
             raise ValueError(
-                "Tokens of this encoder's part see some behind them whatever the attention does: "
-                f"it takes no `causal_mask`. Received: part={self.config.part}"
+                "`causal_mask` is not supported by the part of this encoder: its tokens depend on "
+                f"later ones whatever the attention mask. Received: part={self.config.part}"
             )
         return layer_biases(
             [self.config.window(layer) for layer in range(self.config.num_layers)],
@@ -434,8 +434,8 @@ class Encoder(Registered, FromConfig, keras.Model, sort="encoder"):
     def _check_one_table(self) -> None:
         if getattr(self.embeddings, "base_tables", dict)():
             raise ValueError(
-                "A discriminator's tables are sums of its generator's and its own while both are "
-                "trained: take the encoder of what the task's save_to_preset writes. "
-                f"Received: {self.name!r} of a task with "
+                "A discriminator's tables are sums of the generator's and its own until the task "
+                "is saved: save the task with save_to_preset, and load the encoder from that "
+                f"folder. Received: {self.name!r} of a task with "
                 "embedding_sharing='gradient_disentangled'"
             )

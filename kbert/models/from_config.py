@@ -46,8 +46,8 @@ class FromConfig(KerasModel):
         """Raises TypeError unless the config is a `config_class`."""
         if not isinstance(config, self.config_class):
             raise TypeError(
-                f"kbert.{type(self).__name__} is made of a {self.config_class.__name__}. "
-                f"Received: {config!r}"
+                f"The config of kbert.{type(self).__name__} must be of the class "
+                f"{self.config_class.__name__}. Received: {config!r}"
             )
 
     def parts(self) -> dict[str, keras.layers.Layer]:
@@ -131,8 +131,8 @@ class FromConfig(KerasModel):
         trainable = config.pop("trainable", True)  # older files lack the key
         edits = {key: config.pop(key) for key in late.TABLE["edits of a preset"] if key in config}
         model = cls(cls.config_class.from_dict(config.pop("config")), dtype=dtype, **config)
-        restore_edits(model, edits, "what Keras saved")
+        restore_edits(model, edits, "a saved Keras model")
         if not trainable:
             model.trainable = False
-        model.weights_from = "what Keras saved"
+        model.weights_from = "a saved Keras model"
         return model

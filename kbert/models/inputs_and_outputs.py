@@ -41,11 +41,11 @@ def named_inputs(
         inputs = {main: inputs}
     known = (main, *optional)
     if main not in inputs or not set(inputs) <= set(known):
-        theirs = [f"`{x}` is `{_ELSEWHERE[x]}` here" for x in inputs if x in _ELSEWHERE]
+        theirs = [f"`{x}` is named `{_ELSEWHERE[x]}` in kbert" for x in inputs if x in _ELSEWHERE]
         hint = f" ({', '.join(theirs)})" if theirs else ""
         raise ValueError(
-            f"{model} takes `{main}` and optionally {' and '.join(f'`{x}`' for x in optional)}"
-            f"{hint}. Received: {', '.join(inputs)}"
+            f"{model} has the inputs `{main}` and optionally "
+            f"{' and '.join(f'`{x}`' for x in optional)}{hint}. Received: {', '.join(inputs)}"
         )
     check_rank(main, inputs[main])
     shape = tuple(inputs[main].shape)

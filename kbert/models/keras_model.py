@@ -197,9 +197,9 @@ class KerasModel(KerasEdits):
 def _quantize_hint(model: Any, mode: Any) -> str:
     """Returns the message of the error that `quantize` raises."""
     return (
-        "Keras' quantize rounds Keras' own layers, and a kbert model has none: nothing would "
-        'change. task.export(folder, precision="int8") writes weights of 8 bits, also with '
+        "Keras' `quantize` rounds only Keras' own layers, and a kbert model has none: nothing "
+        'would change. task.export(folder, precision="int8") writes 8-bit weights, also with '
         'format="onnx", "openvino" or "litert", and '
-        "kbert.edit.quantization.quantization_aware(model) trains for them. "
-        f"Received: mode={mode!r} for a {type(model).__name__}"
+        "kbert.edit.quantization.quantization_aware(model) trains for them. Received: "
+        f"mode={mode!r} for a {type(model).__name__}"
     )

@@ -113,8 +113,8 @@ def estimate_memory(
         )
     if not 1 <= sequence_length <= config.max_positions:
         raise ValueError(
-            f"`sequence_length` must lie in 1..{config.max_positions}, the model's positions. "
-            f"Received: {sequence_length}"
+            f"`sequence_length` must be between 1 and {config.max_positions} (the model's "
+            f"max_positions). Received: {sequence_length}"
         )
     table = config.vocabulary_size * config.embedding_width
     trained = parameters + _heads(config)

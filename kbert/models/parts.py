@@ -63,9 +63,9 @@ class Part(Registered, Options, sort="part"):
         """Raises ValueError if query heads share key heads, for attention without that option."""
         if config.num_key_value_heads is not None:
             raise ValueError(
-                f"The attention of part={self.kind!r} has as many heads of keys and values as of "
-                "queries: `num_key_value_heads` must be None. "
-                f"Received: num_key_value_heads={config.num_key_value_heads}"
+                f"`num_key_value_heads` must be None: the attention of part={self.kind!r} has as "
+                "many heads of keys and values as of queries. Received: "
+                f"num_key_value_heads={config.num_key_value_heads}"
             )
 
     def count_parameters(self, config: EncoderConfig) -> int:
@@ -148,9 +148,9 @@ def part_of(config: EncoderConfig) -> Part:
     part = config.find_part()
     if part is None:
         raise ValueError(
-            "A part is known once the module that registers it was imported; the programs import "
-            f"one by --task_module. Known: {', '.join(registry.names('part')) or 'none'}. "
-            f"Received: part={config.part['name']!r}"
+            "`part` must be registered: import the module that registers it (programs: "
+            f"--task_module). Known: {', '.join(registry.names('part')) or 'none'}. Received: "
+            f"part={config.part['name']!r}"
         )
     part.check_config(config)
     return part

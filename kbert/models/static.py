@@ -83,8 +83,8 @@ class Static(Encoder):
     ) -> Layers:
         if inputs.get("segment_ids") is not None:
             raise ValueError(
-                "A static encoder knows no segments. "
-                f"Received: segment_ids of shape {tuple(inputs['segment_ids'].shape)}"
+                "A static encoder does not support segments. Received: segment_ids of shape "
+                f"{tuple(inputs['segment_ids'].shape)}"
             )
         ids = inputs["token_ids"]
         if positions is not None:

@@ -86,7 +86,7 @@ class TransformerXl(Xlnet):
         """
         if self.config.cutoffs:
             raise ValueError(
-                "A vocabulary of several clusters has no one table: kbert.tasks.MemoryLM has its "
-                f"softmax. Received: cutoffs={self.config.cutoffs}"
+                "`token_embedding` requires a vocabulary of one cluster; with several, "
+                f"kbert.tasks.MemoryLM has the softmax. Received: cutoffs={self.config.cutoffs}"
             )
         return self.embeddings.tables[0]

@@ -64,12 +64,12 @@ def set_arrays(
     whole = [n for n in weights if n in arrays and arrays[n].dtype.kind not in "fV"]
     if whole:
         raise ValueError(
-            "Weights are floating-point numbers. Received: "
+            "Weights must be floating-point numbers. Received: "
             f"{', '.join(f'{name} ({arrays[name].dtype})' for name in whole)} in {source}"
         )
     if left:
         logging.warning(
-            "%s: left as they were: %s; not used: %s",
+            "%s: weights left unchanged: %s; arrays not used: %s",
             *(source, ", ".join(left.missing) or "none", ", ".join(left.unexpected) or "none"),
         )
     bases = _bases(model)

@@ -174,6 +174,14 @@ class Client:
         self.close()
 
     def _ask_texts(self, path: str, texts: Sequence[str], model: str | None, key: str) -> list[Any]:
+        """Sends texts in batches to a short route; returns one answer per text.
+
+        Args:
+            path: path of the route, such as "/embed".
+            texts: N texts.
+            model: name of the model; None = the only one with the ability.
+            key: key of the answers in a response.
+        """
         more = {} if model is None else {"model": model}
         answers: list[Any] = []
         for some in self._batches(_as_list(texts)):
@@ -181,11 +189,21 @@ class Client:
         return answers
 
     def _batches(self, rows: list[Any]) -> list[list[Any]]:
+        """Splits rows into lists of at most `batch_size` rows."""
         step = self._batch_size
         return [rows[i : i + step] for i in range(0, len(rows), step)]
 
     def _ask(self, path: str, content: Mapping[str, Any]) -> Any:
-        """Sends a request and returns the JSON answer; waits and retries if the status is 429."""
+        """Sends a POST request and returns the JSON answer; waits and retries if the status is 429.
+
+        Args:
+            path: path of the route.
+            content: JSON object of the body.
+
+        Raises:
+            ServiceError: the request was refused, or the service cannot be reached.
+            ValueError: a text has a surrogate, which is no valid Unicode.
+        """
         try:
             body = json.dumps(content, ensure_ascii=False).encode()
         except UnicodeEncodeError as error:
@@ -202,7 +220,16 @@ class Client:
             time.sleep(wait)
 
     def _send(self, path: str, body: bytes) -> tuple[int, float, Any]:
-        """Sends a request once; returns status, seconds to wait before a retry, and the answer."""
+        """Sends a request over a free or a new connection, without retrying refused ones.
+
+        Args:
+            path: path of the route.
+            body: JSON in UTF-8.
+
+        Returns:
+            HTTP status, seconds to wait before a retry, and the answer: a JSON value, or the begin
+            of a text that is not JSON.
+        """
         while True:
             try:
                 connection, was_open = self._free.pop(), True
@@ -262,7 +289,7 @@ class AsyncClient:
         signature: str | None = None,
         version: int | None = None,
     ) -> list[Any]:
-        """Returns the answers of a model, like `Client.predict`."""
+        """Returns the answers of a model for each text; see `Client.predict`."""
         rows = self._client._batches(_rows(texts))
         return await self._gather(
             lambda some: self._client.predict(model, some, signature=signature, version=version),
@@ -270,7 +297,7 @@ class AsyncClient:
         )
 
     async def embed(self, texts: Sequence[str], *, model: str | None = None) -> np.ndarray:
-        """Returns the embeddings of texts, like `Client.embed`."""
+        """Returns the embeddings (N, D) float32 of N texts; see `Client.embed`."""
         batches = self._client._batches(_as_list(texts)) or [[]]
         found = await self._gather(lambda some: [self._client.embed(some, model=model)], batches)
         return np.concatenate(found)
@@ -282,7 +309,7 @@ class AsyncClient:
     async def fill_mask(
         self, texts: Sequence[str], *, model: str | None = None
     ) -> list[list[list[dict[str, Any]]]]:
-        """Returns the best tokens for each mask, like `Client.fill_mask`."""
+        """Returns the best tokens for each mask of each text; see `Client.fill_mask`."""
         batches = self._client._batches(_as_list(texts))
         return await self._gather(lambda some: self._client.fill_mask(some, model=model), batches)
 
@@ -294,12 +321,19 @@ class AsyncClient:
         self._client.close()
 
     async def _gather(self, ask: Callable[[Any], list], batches: Sequence[Any]) -> list[Any]:
+        """Sends all batches at the same time; returns their answers in order, in one list.
+
+        Args:
+            ask: blocking function that sends one batch and returns a list of answers.
+            batches: arguments of `ask`.
+        """
         loop = asyncio.get_running_loop()
         waiting = (loop.run_in_executor(self._pool, ask, some) for some in batches)
         return [answer for found in await asyncio.gather(*waiting) for answer in found]
 
 
 def _as_list(texts: Sequence[str]) -> list[str]:
+    """Returns texts as a list; ValueError for a string, a table or an object without items."""
     # Iterating over a table would give the names of its columns.
     is_table = isinstance(texts, Mapping) or hasattr(texts, "columns")
     is_table = is_table or hasattr(texts, "column_names")
@@ -311,7 +345,14 @@ def _as_list(texts: Sequence[str]) -> list[str]:
 
 
 def _rows(texts: Texts) -> list[Any]:
-    """Returns one row per text; for several inputs each row is a dict."""
+    """Converts texts to the rows of a request.
+
+    Returns:
+        One row per text: the text, or for several inputs a dict of input name -> value.
+
+    Raises:
+        ValueError: the inputs differ in length, or `texts` is a string or table.
+    """
     if not isinstance(texts, Mapping):
         return _as_list(texts)
     columns = [list(column) for column in texts.values()]
@@ -324,13 +365,14 @@ def _rows(texts: Texts) -> list[Any]:
 
 
 def _columns(rows: list[Any]) -> Texts:
-    """Converts rows to texts or columns: the reverse of `_rows`."""
+    """Converts rows to texts, or dicts to a dict of lists: the reverse of `_rows`."""
     if rows and isinstance(rows[0], dict):
         return {name: [row[name] for row in rows] for name in rows[0]}
     return rows
 
 
 def _seconds(header: str | None) -> float:
+    """Returns the seconds in a Retry-After header: 0.1 or more, 1 without header, 5 for a date."""
     try:
         value = float(header or "1")
     except ValueError:  # a date

@@ -59,9 +59,9 @@ def test_other_files_of_the_folder_stay(preset):
 
 def test_a_model_of_another_format_is_not_overwritten(preset, hub):
     encoder = Encoder(tiny_config())
-    with pytest.raises(ValueError, match=r"holds a kbert preset.*choose another. Received: "):
+    with pytest.raises(ValueError, match=r"contains a kbert preset.*choose another. Received: "):
         encoder.save_to_preset(preset, format="huggingface")
-    with pytest.raises(ValueError, match=r"holds a Hugging Face model.*choose another"):
+    with pytest.raises(ValueError, match=r"contains a Hugging Face model.*choose another"):
         encoder.save_to_preset(hub)
     assert Encoder.from_preset(preset).config == Encoder.from_preset(hub).config
 
@@ -75,7 +75,7 @@ def test_whether_a_preset_can_be_written_is_known_before(preset, hub, tmp_path):
     check_target(preset, "classify")  # which was its name
     with pytest.raises(ValueError, match=r"the task 'classify', for one of .*'pretrain'$"):
         check_target(preset, "pretrain")
-    with pytest.raises(ValueError, match=r"holds a Hugging Face model.*choose another"):
+    with pytest.raises(ValueError, match=r"contains a Hugging Face model.*choose another"):
         check_target(hub, None)
     with pytest.raises(NotADirectoryError, match=r"kbert\.json must be a folder"):
         check_target(preset / "kbert.json", None)
@@ -100,8 +100,8 @@ def test_a_save_that_fails_leaves_the_old_model(preset, monkeypatch, fails_at):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"format_version": 2}, "reads presets of format 1. Received: format_version=2"),
-        ({"surprise": 1}, "has the keys format_version.*adapters. Received: .*surprise"),
+        ({"format_version": 2}, "supports presets of format 1. Received: format_version=2"),
+        ({"surprise": 1}, "have the keys format_version.*adapters. Received: .*surprise"),
         ({"encoder": {"hiden_size": 1}}, "no such field. Did you mean: hidden_size"),
     ],
 )
@@ -116,7 +116,7 @@ def test_broken_files_are_named(preset):
     with pytest.raises(ValueError, match=r"not JSON .*Received: .*kbert.json"):
         read_checkpoint(preset)
     (preset / "kbert.json").write_text("[]")
-    with pytest.raises(ValueError, match=r"must hold a JSON object. Received: .*kbert.json"):
+    with pytest.raises(ValueError, match=r"must contain a JSON object. Received: .*kbert.json"):
         read_checkpoint(preset)
 
 
@@ -151,18 +151,18 @@ def test_a_hub_folder_with_a_layer_too_many(hub):
 
 
 def test_no_such_folder(tmp_path):
-    with pytest.raises(FileNotFoundError, match="no such folder; kbert reads a kbert folder"):
+    with pytest.raises(FileNotFoundError, match="no such folder; kbert supports a kbert folder"):
         read_checkpoint(tmp_path / "nothing")
 
 
 @pytest.mark.parametrize(
     ("file", "message"),
     [
-        ("pytorch_model.bin", "not one of torch.save .it is empty.. Received: .*model.bin"),
+        ("pytorch_model.bin", "not written by torch.save .it is empty.. Received: .*model.bin"),
         ("pytorch_model.bin.index.json", "not JSON .*Received: .*pytorch_model.bin.index.json"),
-        ("tf_model.h5", r"no HDF5 file .*Received: .*tf_model.h5"),
+        ("tf_model.h5", r"not an HDF5 file .*Received: .*tf_model.h5"),
         ("tf_model.h5.index.json", "shards of transformers.*as safetensors.*Received: "),
-        ("vocab.txt", "holds no model that kbert knows.*kbert reads a kbert folder"),
+        ("vocab.txt", "no model that kbert supports.*kbert supports a kbert folder"),
     ],
 )
 def test_other_folders_say_what_they_are_and_the_way_out(tmp_path, file, message):
@@ -174,7 +174,7 @@ def test_other_folders_say_what_they_are_and_the_way_out(tmp_path, file, message
 
 def test_weights_without_a_config(hub):
     (hub / "config.json").unlink()
-    with pytest.raises(ValueError, match=r"config.json is missing. kbert reads .*Received: .*hub"):
+    with pytest.raises(ValueError, match=r"config.json is missing. kbert supp.*Received: .*hub"):
         read_checkpoint(hub)
 
 
@@ -199,7 +199,7 @@ def test_a_hub_folder_without_a_weight_or_with_another(hub, caplog):
         Encoder.from_preset(hub)
     assert f"+ unexpected {unexpected} (16,)" in str(error.value)
     encoder = Encoder.from_preset(hub, strict=False)
-    assert f"left as they were: {missing}; not used: {unexpected}" in caplog.text
+    assert f"weights left unchanged: {missing}; arrays not used: {unexpected}" in caplog.text
     assert not get_arrays(encoder, "encoder")[missing].any()  # as it began
 
 

@@ -44,7 +44,7 @@ def refused(library, layers, groups):
     else:
         assert (config.num_layers, config.num_blocks) == (layers, groups)
         return False
-    assert re.search(rf"{library} rounds .* {groups} groups of {layers} layers", message)
+    assert re.search(rf"{library} assigns .* {groups} groups of {layers} layers", message)
     return True
 
 

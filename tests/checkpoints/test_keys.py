@@ -33,9 +33,9 @@ def test_what_is_understood_passes(content):
         ),
         (
             {"size": 1, "hue": 2, "x": 3},
-            "Every key .* understood.*Received: unknown hue, x in there",
+            "Every key .* supported.*Received: unknown hue, x in there",
         ),
-        ({"speed": 1}, "A config of a toy must give size. Received: there"),
+        ({"speed": 1}, "A config of a toy must have size. Received: there"),
     ],
 )
 def test_what_is_not_is_refused(content, message):

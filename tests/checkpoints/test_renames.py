@@ -39,5 +39,5 @@ def test_an_array_of_another_shape_stays_as_it_is():
 
 
 def test_a_weight_without_a_name_there_is_refused():
-    with pytest.raises(ValueError, match=r"have no name there. Received: y"):
+    with pytest.raises(ValueError, match=r"no counterpart of these weights. Received: y"):
         write_arrays([Rule("x", ("a",))], {"y": np.zeros(1)})

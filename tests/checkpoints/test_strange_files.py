@@ -169,8 +169,8 @@ def test_values_of_another_kind(copy_of, name):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"kind": None}, "must say its `kind`. Received: none in"),
-        ({"oc_stride": 3}, "settings must be those of TextClassifier: .*'oc_stride' Received:"),
+        ({"kind": None}, "must have a `kind`. Received: none in"),
+        ({"oc_stride": 3}, "must be arguments of TextClassifier: .*'oc_stride' Received:"),
     ],
 )
 def test_a_task_with_strange_settings(copy_of, changes, message):

@@ -68,7 +68,7 @@ def test_rows_beyond_the_padding_are_added():
 
 
 def test_a_table_without_a_row_for_each_known_entry_is_refused():
-    with pytest.raises(ValueError, match=r"row for each entry.*Received: 40 rows, known=41"):
+    with pytest.raises(ValueError, match=r"for each of the `known` .*Received: 40 rows, known=41"):
         extend_vocabulary(tiny_config(), arrays(), 42, known=41)
 
 
@@ -95,9 +95,9 @@ def test_the_larger_model_is_the_same_on_old_words():
 @pytest.mark.parametrize(
     ("size", "pieces", "message"),
     [
-        (39, None, "can only grow; it has 40 entries. Received: vocabulary_size=39"),
-        (41, {41: [1]}, r"`pieces` maps new ids, 40 to 40.*Received: 41: \[1\]"),
-        (41, {40: []}, r"to one or more old ones.*Received: 40: \[\]"),
+        (39, None, "at least 40, as .* can only grow. Received: vocabulary_size=39"),
+        (41, {41: [1]}, r"`pieces` must map new ids, 40 to 40.*Received: 41: \[1\]"),
+        (41, {40: []}, r"to one or more old ids.*Received: 40: \[\]"),
         (41, {40: [40]}, r"below 40. Received: 40: \[40\]"),
     ],
 )

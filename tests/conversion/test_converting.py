@@ -76,7 +76,7 @@ def test_what_holds_no_weight_is_listed(tmp_path):
     done = convert(tmp_path / "hub", tmp_path / "back")
     assert done.left == ("bert.embeddings.position_ids",)
     assert str(done).endswith(
-        "left out, 1 that the target does not hold:\n"
+        "left out, 1 that the target does not have:\n"
         "  bert.embeddings.position_ids\ntokenizer: none in the source"
     )
 
@@ -98,7 +98,7 @@ def test_tensors_without_a_place_are_refused_or_left_out_on_purpose(tmp_path):
     checkpoint = read_checkpoint(folder)
     odd = {"encoder/layers/9/extra": np.ones(2), "mystery/bias": np.ones(3)}
     write_preset(folder, checkpoint.config, {**checkpoint.arrays, **odd})
-    message = r"on purpose \(strict=False\). Received: layers/9/extra, mystery/bias in "
+    message = r"strict=False leaves out the others. Received: layers/9/extra, mystery/bias in "
     with pytest.raises(ValueError, match=message):
         convert(folder, tmp_path / "there")
     assert not (tmp_path / "there").exists()
@@ -133,11 +133,11 @@ def test_a_vocabulary_that_is_larger_than_the_table(preset, tmp_path, tiny_vocab
 
 def test_a_target_that_is_taken(preset, tmp_path):
     before = {path.name: path.read_bytes() for path in preset.iterdir()}
-    with pytest.raises(ValueError, match=r"empty or not there yet. Received: .*preset"):
+    with pytest.raises(ValueError, match=r"an empty folder or not exist. Received: .*preset"):
         convert(preset, preset, format="huggingface")
     assert {path.name: path.read_bytes() for path in preset.iterdir()} == before
     (tmp_path / "file").write_text("")
-    with pytest.raises(ValueError, match=r"empty or not there yet. Received: .*file"):
+    with pytest.raises(ValueError, match=r"an empty folder or not exist. Received: .*file"):
         convert(preset, tmp_path / "file")
 
 
@@ -169,7 +169,7 @@ def test_a_target_that_cannot_be_written(preset, tmp_path):
         ({"architecture": "bert"}, "architecture='bert' with format='kbert'"),
         ({"format": "huggingface", "architecture": "roberta"}, "RoBERTa"),
         ({"format": "huggingface", "architecture": "gpt"}, "Received: 'gpt'"),
-        ({"revision": "v1"}, "a local path has none"),
+        ({"revision": "v1"}, "must be left out for a local path"),
     ],
 )
 def test_options_that_cannot_be(preset, tmp_path, options, message):
@@ -419,7 +419,7 @@ def test_heads_of_a_decoder_are_refused_or_left_out_on_purpose(tmp_path):
     config = family("gpt2-tiny").replace(vocabulary_size=30, max_positions=12, num_layers=1)
     arrays = get_arrays(Decoder(config), "decoder") | {"score.weight": np.ones((2, 128))}
     write_preset(tmp_path / "preset", config, arrays)
-    with pytest.raises(ValueError, match=r"on purpose \(strict=False\). Received: score.weight in"):
+    with pytest.raises(ValueError, match=r"strict=False leaves .*. Received: score.weight in"):
         convert(tmp_path / "preset", tmp_path / "there")
     done = convert(tmp_path / "preset", tmp_path / "there", strict=False)
     assert done.left == ("score.weight",)

@@ -52,7 +52,7 @@ def test_a_head_that_no_task_could_load(encoder, heads, head):
         ({**own, first: own[first][1:]}, f"! shape of {first}: expected"),
         ({**own, first: own[first] * np.nan}, f"! {first} holds NaN"),
         ({**own, f"{head}/extra": np.ones(2)}, rf"\+ unexpected {head}/extra"),
-        ({**own, first: own[first].astype("int32")}, r"Weights are floating.*int32. in memory"),
+        ({**own, first: own[first].astype("int32")}, r"Weights must be floating.*int32. in memory"),
     ):
         with pytest.raises(ValueError, match=message):
             check_heads(encoder, changed, "memory")

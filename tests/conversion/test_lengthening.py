@@ -76,11 +76,11 @@ def test_once_more_copies_what_was_trained_since():
 @pytest.mark.parametrize(
     ("changes", "options", "message"),
     [
-        ({}, {"max_positions": 20}, "it has 24 positions. Received: max_positions=20"),
-        ({}, {"window": 50}, "not above 48, as no row is longer than max_positions=24"),
+        ({}, {"max_positions": 20}, "at least 24, the positions .* Received: max_positions=20"),
+        ({}, {"window": 50}, "at most 48, as no sequence is longer than max_positions=24"),
         ({}, {"window": 5}, "must be an even number of tokens"),
-        (KINDS["disentangled"], {"window": 4}, "gets no global tokens. Received: part='disentan"),
-        ({"positions": "rotary"}, {"window": 4}, "know no distances"),
+        (KINDS["disentangled"], {"window": 4}, "Global tokens require .* Received: part='disentan"),
+        ({"positions": "rotary"}, {"window": 4}, "do not support distances"),
     ],
 )
 def test_what_cannot_become_longer(changes, options, message):
@@ -91,7 +91,7 @@ def test_what_cannot_become_longer(changes, options, message):
 def test_positions_without_a_window_are_refused(tmp_path):
     encoder = Encoder(tiny_config())
     encoder.save_to_preset(tmp_path / "here")
-    with pytest.raises(ValueError, match=r"comes with window. Received: max_positions=30, window"):
+    with pytest.raises(ValueError, match=r"requires `window`: .*: max_positions=30, window"):
         convert(tmp_path / "here", tmp_path / "there", max_positions=30)
     assert not (tmp_path / "there").exists()
 

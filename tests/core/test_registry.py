@@ -18,12 +18,12 @@ def test_a_name_belongs_to_one_class_and_a_cell_may_run_twice():
     registry.register("test part", "thing", first)
     registry.register("test part", "thing", again)
     assert registry.find("test part", "thing") is again
-    taken = r"'thing' is registered for __main__.Thing. Received: .*pytest"
+    taken = r"'thing' is already registered for __main__.Thing. Received: .*pytest"
     with pytest.raises(ValueError, match=taken):
         registry.register("test part", "thing", pytest.Item)
     assert registry.find("test part", "thing") is again
     assert registry.names("test part") == ["thing"]
-    with pytest.raises(ValueError, match=r"A test part is one of thing. Received: 'think'"):
+    with pytest.raises(ValueError, match=r"A test part must be one of thing. Received: 'think'"):
         registry.get("test part", "think")
     assert registry.find("no such sort", "thing") is None
 
@@ -45,7 +45,7 @@ def test_modules_by_file_and_by_name(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="must not be that of another module"):
         late.user_module(str(other))
     monkeypatch.delitem(sys.modules, "kbert_test_module")
-    with pytest.raises(FileNotFoundError, match=r"no such file.*missing.py"):
+    with pytest.raises(FileNotFoundError, match=r"No such file.*missing.py"):
         late.user_module(str(tmp_path / "missing.py"))
     with pytest.raises(ValueError, match=r"named as in an import.*'kbert_test_module'"):
         late.user_module("kbert_test_module")

@@ -117,7 +117,7 @@ def test_one_token_needs_no_step(method):
         ({"banned_ids": [9]}, "`banned_ids` must be integers from 0 to 4"),
         ({"banned_ids": range(5)}, "`banned_ids` must leave at least one token. Received: all 5"),
         ({"method": "greedy"}, "`method` must be a Greedy, Sampling or Beam of kbert.decoding. "),
-        ({"method": Sampling()}, "Sampling draws from a `seed`: an integer. Received: None"),
+        ({"method": Sampling()}, "Sampling requires a `seed`, an integer. Received: None"),
         ({"method": Sampling(), "seed": -1}, "`seed` must be an integer from 0 to 4294967295. "),
         ({"method": Sampling(), "seed": np.zeros(2, "int32")}, "`seed` must be one integer."),
         ({"method": Sampling(), "seed": np.zeros((), "float32")}, "`seed` must be one integer."),

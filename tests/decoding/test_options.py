@@ -28,9 +28,12 @@ def test_the_method_has_the_values_that_are_given(given, method):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"top_k": 3}, "top_k is of method=\"sampling\". Received: method='greedy' with top_k=3"),
-        ({"method": "beam", "seed": 1}, 'seed is of method="sampling".*with seed=1'),
-        ({"method": "sampling", "num_results": 2}, 'num_results is of method="beam"'),
+        (
+            {"top_k": 3},
+            "top_k requires method=\"sampling\". Received: method='greedy' with top_k=3",
+        ),
+        ({"method": "beam", "seed": 1}, 'seed requires method="sampling".*with seed=1'),
+        ({"method": "sampling", "num_results": 2}, 'num_results requires method="beam"'),
         ({"method": "beam", "beam_width": 2, "num_results": 3}, "must not exceed `width`"),
         ({"method": "sampling", "temperature": 0.0}, "`temperature` must be a number above 0"),
         ({"method": "nucleus"}, "`method` must be one of greedy, sampling, beam"),

@@ -44,9 +44,9 @@ def test_nothing_is_computed_before_it_is_asked_for():
 
 def test_bad_arguments_raise_at_the_call():
     toy = Toy()
-    with pytest.raises(ValueError, match="A beam has no tokens to give before its end"):
+    with pytest.raises(ValueError, match="A Beam cannot be streamed"):
         stream(toy.step, *toy.start(), method=Beam(), **SETTINGS)
-    with pytest.raises(ValueError, match="Sampling draws from a `seed`"):
+    with pytest.raises(ValueError, match="Sampling requires a `seed`"):
         stream(toy.step, *toy.start(), method=Sampling(), **SETTINGS)
     with pytest.raises(ValueError, match="`method` must be a Greedy, Sampling or Beam"):
         stream(toy.step, *toy.start(), method=None, **SETTINGS)

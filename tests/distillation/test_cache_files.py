@@ -138,7 +138,7 @@ def test_a_damaged_shard_is_named(tmp_path, harm):
         store = Store(tmp_path, TEACHER, "float16")
         return store.read("states", store.find(keys_of([3]), "states"), 2, 5)
 
-    with pytest.raises(ValueError, match=rf"is damaged; remove it.* Received: .*{name} \("):
+    with pytest.raises(ValueError, match=rf"is damaged: delete it.* Received: .*{name} \("):
         read()
     os.remove(tmp_path / name)
     assert make_store(tmp_path).find(keys_of([3]), "states") >= 0

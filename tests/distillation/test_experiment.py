@@ -176,18 +176,18 @@ def test_numbers_and_a_pretrained_student(tokenizer, tmp_path):
 def test_preview_shows_what_every_stage_and_the_teacher_take(experiment):
     shown = experiments.preview(experiment(), examples=1, **SETTINGS)
     assert "[CLS] the " in shown
-    assert "4 an epoch, 84 in all" in shown
-    assert " s a step intermediate, " in shown
-    assert " s a step prediction" in shown
-    assert "s a step without a teacher" in shown
+    assert "4 per epoch, 84 in total" in shown
+    assert " s per step intermediate, " in shown
+    assert " s per step prediction" in shown
+    assert "s per step without a teacher" in shown
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"recipe": "minilm"}, "recipe is for text, not for the data of a task.*'minilm'"),
-        ({"recipe": "distilbert", "first_epochs": 2}, "has one stage, whose values.*'epochs': 2"),
-        ({"preset": "p", "student": STUDENT}, "a preset or is made of the teacher.*preset='p'"),
+        ({"recipe": "minilm"}, "recipe distils on text, not on the data of a task.*'minilm'"),
+        ({"recipe": "distilbert", "first_epochs": 2}, "has only one stage, .*'epochs': 2"),
+        ({"preset": "p", "student": STUDENT}, "either a preset of the student, or.*preset='p'"),
     ],
 )
 def test_what_does_not_fit_together(experiment, options, message):
@@ -197,7 +197,7 @@ def test_what_does_not_fit_together(experiment, options, message):
 
 def test_other_classes_than_the_teacher_s(experiment, mail):  # noqa: F811
     made = experiment(train={**mail, "label": ["ham", "eggs"] * 32}, dev_share=0.5, dev=None)
-    with pytest.raises(ValueError, match=r"teacher's classes.*'eggs', 'ham' in the data"):
+    with pytest.raises(ValueError, match=r"classes of the teacher.*'eggs', 'ham' in the data"):
         made.make_task(made.settings())
 
 

@@ -113,9 +113,9 @@ def test_the_embedder_s_pooling_and_projection_are_read(embedder):
         ({"dimensions": 0}, r"`dimensions` must be from 1 to 16.*Received: 0"),
         ({"dimensions": 33}, r"`dimensions` must be from 1 to 16.*Received: 33"),
         ({"sif": 1.0}, r"`sif` must be a share, above 0 and below 1, or None. Received: 1.0"),
-        ({"sif": None, "texts": ["fox"]}, r"counted in. Received: texts with sif=None"),
-        ({"dimensions": 2, "texts": ["☃"]}, r"must hold pieces.*Received: 1 tokens, none"),
-        ({"dimensions": 2, "texts": []}, r"must hold pieces.*Received: 0 tokens"),
+        ({"sif": None, "texts": ["fox"]}, r"counted in them. Received: texts with sif=None"),
+        ({"dimensions": 2, "texts": ["☃"]}, r"must contain subwords.*Received: 1 tokens, none"),
+        ({"dimensions": 2, "texts": []}, r"must contain subwords.*Received: 0 tokens"),
     ],
 )
 def test_what_is_refused(embedder, options, message):

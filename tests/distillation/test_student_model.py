@@ -229,14 +229,14 @@ def test_the_masked_lm_heads_table_is_the_students(teacher, tokenizer):
         ({"vocabulary_size": 41}, "the same vocabulary. Received: vocabulary_size=41 and 40"),
         (
             {"hidden_size": 8},
-            'initialised with its teacher\'s layers: take init="random". Received: encoder/',
+            'initialised with its teacher\'s layers: use init="random". Received: encoder/',
         ),
-        ({"intermediate_size": 8}, 'take init="random". Received: encoder/layers/0/'),
+        ({"intermediate_size": 8}, 'use init="random". Received: encoder/layers/0/'),
         ({"max_positions": 99}, "Received: encoder/embeddings/position of other shapes, 1 in all"),
         ({"num_segments": 3}, "Received: encoder/embeddings/segment of other shapes, 1 in all"),
         (
             {"embedding_size": 8},
-            'cannot be initialised with its teacher\'s layers: take init="random"',
+            'cannot be initialised with its teacher\'s layers: use init="random"',
         ),
         ({"hidden": 8}, "hidden"),
         ({"num_layers": 0}, "num_layers"),
@@ -255,5 +255,5 @@ def test_a_factorised_teacher_and_a_plain_student():
 def test_a_decoder_has_no_student():
     sizes = {"hidden_size": 8, "num_layers": 1, "num_heads": 2, "intermediate_size": 16}
     config = kbert.DecoderConfig(vocabulary_size=9, max_positions=12, **sizes)
-    with pytest.raises(ValueError, match=r"of an encoder of the BERT family.*Received: a Decoder"):
+    with pytest.raises(ValueError, match=r"an encoder of the BERT family.*Received: a Decoder"):
         kbert.student(kbert.Decoder(config))

@@ -166,7 +166,7 @@ def test_a_student_has_its_teacher_s_embeddings_and_heads(mobile, teacher):
         a, b = (get_arrays(task.parts[head], head) for task in (mobile, teacher))
         for name in b:
             np.testing.assert_array_equal(a[name], b[name], err_msg=name)
-    with pytest.raises(ValueError, match=r"has their sizes.*Received: .*embeddings/token, "):
+    with pytest.raises(ValueError, match=r"must have their sizes.*Received: .*embeddings/token, "):
         student(teacher, init="embeddings", embedding_size=4)
 
 
@@ -178,7 +178,7 @@ def test_own_losses_and_soft_targets_by_name(mobile, teacher):
     half = toys.values(losses)["weighted_mlm_loss"][0], toys.values(metrics)["mlm_loss"][0]
     assert half[0] == pytest.approx(half[1] / 2)
     unknown = [OwnLoss(losses=("no_loss",))]
-    with pytest.raises(ValueError, match=r"own losses are mlm_loss, nsp_loss.*no_loss"):
+    with pytest.raises(ValueError, match=r"student's losses, mlm_loss, nsp_loss.*no_loss"):
         Distiller(mobile, teacher, unknown).loss_terms(batch, training=False)
 
 
@@ -190,14 +190,14 @@ def test_records_of_before_are_what_they_were():
 
 
 def test_what_it_refuses(mobile, teacher, tokenizer):
-    with pytest.raises(ValueError, match=r"an update each: 2 or more. Received: 1 steps"):
+    with pytest.raises(ValueError, match=r"one step per layer, 2 or more. Received: 1 steps"):
         progressive(TERMS, mobile, 1)
     with pytest.raises(ValueError, match="steps_per_layer"):
         FeatureMaps(steps_per_layer=0)
     mixed = [FeatureMaps(steps_per_layer=2), AttentionMaps(steps_per_layer=3)]
-    with pytest.raises(ValueError, match=r"same steps. Received: steps_per_layer=2, 3"):
+    with pytest.raises(ValueError, match=r"same steps_per_layer. Received: steps_per_layer=2, 3"):
         _ = Distiller(mobile, teacher, mixed).rate_scales
-    with pytest.raises(ValueError, match=r"rates of their own.*Received: AdamW without"):
+    with pytest.raises(ValueError, match=r"learning rates per layer.*Received: AdamW without"):
         Distiller(mobile, teacher, progressive(TERMS, mobile, 4)).compile(AdamW(1e-3))
     other = toys.make_task("text", tokenizer, num_layers=2, num_heads=4)
     with pytest.raises(ValueError, match=r"head by head.*num_heads. Received: 4 and 2"):

@@ -146,18 +146,18 @@ def test_two_edits_act_in_their_order():
     assert_close(steps, np.round(steps), 1e-3)
     plain = quantization.rounded(encoder)
     assert plain.config.edits == ({"kind": "movement"},)
-    with pytest.raises(ValueError, match=r"'movement' comes behind 'pruned'.*behind 'rounding'"):
+    with pytest.raises(ValueError, match=r"'movement' can follow only 'pruned'.*'rounding'"):
         pruning.with_movement(quantization.quantization_aware(make_encoder("disentangled")))
 
 
 @pytest.mark.parametrize(
     ("edits", "message"),
     [
-        ([{"kind": "painted"}], r"An edit is one of .*'painted'"),
+        ([{"kind": "painted"}], r"An edit must be one of .*'painted'"),
         ([{"kind": "rounding", "bits": 4}], "bits"),
-        ([{"kind": "rounding"}] * 2, r"`edits` must be .*each of another"),
-        ([{"kind": 3}], r"`edits` must be .* a name"),
-        ([{"kind": ["rounding"]}], r"`edits` must be .* a name"),
+        ([{"kind": "rounding"}] * 2, r"`edits` must be .*each with another name"),
+        ([{"kind": 3}], r"`edits` must be .* another name"),
+        ([{"kind": ["rounding"]}], r"`edits` must be .* another name"),
         (["rounding"], r"`edits` must be a list of objects"),
         ("rounding", r"`edits` must be a list of objects"),
     ],
@@ -172,20 +172,20 @@ def test_a_description_names_them():
 
 
 def test_what_takes_no_edits_says_so():
-    with pytest.raises(ValueError, match="XlnetConfig has no use for `edits`"):
+    with pytest.raises(ValueError, match="XlnetConfig does not support `edits`"):
         quantization.quantization_aware(kbert.Encoder(tiny_config(**KINDS["xlnet"])))
-    with pytest.raises(ValueError, match=r"products of kbert.layers.Dense.*blocks of Foreign"):
+    with pytest.raises(ValueError, match=r"requires kbert.layers.Dense.*blocks of Foreign"):
         kbert.Encoder(tiny_config(part={"name": "foreign"}, edits=[{"kind": "rounding"}]))
-    with pytest.raises(ValueError, match="grouped feed-forward parts"):
+    with pytest.raises(ValueError, match="`edits` require num_groups=1"):
         kbert.Encoder(tiny_config(**KINDS["convolution"], edits=[{"kind": "rounding"}]))
     with pytest.raises(ValueError, match=r"pruned before other edits.*'rounding'"):
         pruning.prune_heads(make_encoder("shared", edits=[{"kind": "rounding"}]), 0.5)
     plain = tiny_config(num_segments=0, edits=[{"kind": "rounding"}])
-    with pytest.raises(ValueError, match=r"An encoder that writes has edits=\(\)"):
+    with pytest.raises(ValueError, match=r"An encoder that becomes a decoder must have edits=\(\)"):
         config_of_decoder(plain)
-    with pytest.raises(ValueError, match=r"every field that is not of its own.*rounding"):
+    with pytest.raises(ValueError, match=r"every field .* must have its default.*rounding"):
         config_of_encoder(plain, 2)
-    with pytest.raises(ValueError, match="made longer before it is edited"):
+    with pytest.raises(ValueError, match="lengthened before it is edited"):
         lengthen(plain, {}, window=4, max_positions=48)
     edited = make_encoder("disentangled", edits=[{"kind": "rounding"}])
     with pytest.raises(ValueError, match="edits"):
@@ -251,7 +251,7 @@ def test_lora_is_trained_on_a_base_of_8_bits(kind, tokenizer, tmp_path):
     ours, theirs = (x.predict(texts[:5], verbose=0) for x in (task, again))
     assert [x["label"] for x in ours] == [x["label"] for x in theirs]
     assert_close(*([x["probability"] for x in found] for found in (theirs, ours)), 1e-6)
-    with pytest.raises(ValueError, match="merged would be rounded with the weights"):
+    with pytest.raises(ValueError, match="its sum with the weights would be rounded"):
         adapters.merge(task)
     adapters.remove(task, "lora")
     assert get_arrays(task.encoder, "encoder").keys() == base.keys()

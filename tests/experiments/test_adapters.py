@@ -51,8 +51,8 @@ def test_a_run_keeps_its_adapter_beside_the_model(preset, tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("loro", "An adapter is one of .*'loro'"),
-        ("lora:rank", "are name=value, such as .*Received: 'rank' in 'lora:rank'"),
+        ("loro", "An adapter must be one of .*'loro'"),
+        ("lora:rank", "must be name=value, such as .*Received: 'rank' in 'lora:rank'"),
         ("lora:rank=0", "`rank` must be a whole number of at least 1. Received: 0"),
         ("lora:ranks=2", "ranks.*Received: 'lora:ranks=2'"),
         ("houlsby:activation=gelo", "gelo"),

@@ -103,22 +103,22 @@ def test_another_input_or_model_is_refused(source, tmp_path):
     path = tmp_path / "a.jsonl"
     with pytest.raises(KeyboardInterrupt):
         answer(source, path, Counter(dies_after=2))
-    with pytest.raises(ValueError, match=r"begun with other settings.*model was 'm', is 'n'"):
+    with pytest.raises(ValueError, match=r"started with other settings.*model was 'm', is 'n'"):
         answer(source, path, model="n")
     source.write_text(source.read_text().replace("xxx\n", "xxy\n", 1))
-    with pytest.raises(ValueError, match=r"made of another input than .*texts.txt"):
+    with pytest.raises(ValueError, match=r"made from another input than .*texts.txt"):
         answer(source, path)
     source.write_text("x\n")
-    with pytest.raises(ValueError, match="made of another input"):
+    with pytest.raises(ValueError, match="made from another input"):
         answer(source, path)
 
 
 @pytest.mark.parametrize(
     ("change", "received"),
     [
-        (lambda text: text.replace("xxx\n", "xxy\n", 1), "others among the first 45 records"),
+        (lambda text: text.replace("xxx\n", "xxy\n", 1), "other records among the first 45"),
         (lambda text: text + "x\n", "more than 45 records"),
-        (lambda text: "\nx\n", "2 records, of 45 that are written"),
+        (lambda text: "\nx\n", "2 records, but 45 are already written"),
     ],
 )
 def test_finished_answers_are_of_the_input_that_they_were_of(source, tmp_path, change, received):
@@ -127,7 +127,7 @@ def test_finished_answers_are_of_the_input_that_they_were_of(source, tmp_path, c
     before = path.read_bytes()
     assert answer(source, path).calls == 0
     source.write_text(change(source.read_text()))
-    with pytest.raises(ValueError, match=f"made of another input than .*Received: {received}"):
+    with pytest.raises(ValueError, match=f"made from another input than .*Received: {received}"):
         answer(source, path)
     assert path.read_bytes() == before
     assert AnswerFile(path, {"model": "m"}).finished
@@ -152,7 +152,9 @@ def test_answers_that_are_gone_are_computed_again(source, tmp_path):
     answer(source, path)
     whole = path.read_bytes()
     path.unlink()
-    with pytest.warns(UserWarning, match=r"a.jsonl is not there any more, with the 45 records"):
+    with pytest.warns(
+        UserWarning, match=r"a.jsonl no longer exists, but a.jsonl.state.json lists 45 records"
+    ):
         again = answer(source, path)
     assert again.calls == 5
     assert path.read_bytes() == whole
@@ -182,7 +184,7 @@ def test_a_call_that_failed_before_its_first_answer_leaves_the_file_free(source,
 def test_a_file_of_something_else_stays(source, tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text("precious\n")
-    with pytest.raises(ValueError, match=r"already exists, without a.jsonl.state.json"):
+    with pytest.raises(ValueError, match=r"already exists without a.jsonl.state.json"):
         answer(source, path)
     assert path.read_text() == "precious\n"
 
@@ -306,7 +308,9 @@ def test_a_second_process_is_refused_and_touches_nothing(source, tmp_path):
     next(running)
     files = [output, tmp_path / "a.jsonl.state.json"]
     before = [path.read_bytes() for path in files]
-    with pytest.raises(BlockingIOError, match=r"One process at a time .*a\.jsonl, which another"):
+    with pytest.raises(
+        BlockingIOError, match=r"Only one process may write .*a\.jsonl, which another"
+    ):
         answer(source, output, Counter())
     assert [path.read_bytes() for path in files] == before
     running.close()

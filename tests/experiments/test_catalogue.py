@@ -21,13 +21,13 @@ def test_settings_of_every_task_are_arguments_of_its_class(name):
 
 
 def test_an_unknown_name_lists_the_near_ones_first():
-    with pytest.raises(ValueError, match=r"A task is one of sst2, .*Received: 'sst-2'"):
+    with pytest.raises(ValueError, match=r"A task must be one of sst2, .*Received: 'sst-2'"):
         named_task("sst-2")
 
 
 def test_a_setting_without_use_is_refused():
     with pytest.raises(
-        ValueError, match=r"A MultipleChoice has no doc_stride; it takes .*max_length"
+        ValueError, match=r"MultipleChoice does not support doc_stride; it supports .*max_length"
     ):
         settings_for(named_task("swag"), doc_stride=16)
     squad = named_task("squad")
@@ -49,16 +49,20 @@ def test_a_task_of_one_s_own_is_there_by_its_kind():
     named = named_task("test_length")
     assert named.task_class is Length
     assert named.files == "CSV, TSV, JSONL: body, tokens"
-    with pytest.raises(ValueError, match=r"A Length has no pooling; it takes max_length. Received"):
+    with pytest.raises(
+        ValueError, match=r"Length does not support pooling; it supports max_length. Received"
+    ):
         settings_for(named, pooling="max")
     with pytest.raises(TypeError, match=r"no such argument. Did you mean: max_length"):
         settings_for(named, max_lenght=9)
-    with pytest.raises(ValueError, match=r"A task is one of test_length, .*--task_module"):
+    with pytest.raises(ValueError, match=r"A task must be one of test_length, .*--task_module"):
         named_task("test_lenght")
 
     class SeedOptions(RowOptions):
         seed: int = option(0, help="Its own.")
 
-    with pytest.raises(TypeError, match=r"no setting of a run has. Received: seed of Seed"):
+    with pytest.raises(
+        TypeError, match=r"must not have the name of a run's setting. Received: seed of Seed"
+    ):
         settings_of(SeedOptions)
     registry._CLASSES["task"].pop("test_length")

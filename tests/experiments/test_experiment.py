@@ -21,7 +21,7 @@ def test_a_share_of_the_training_data_is_kept_apart(preset, mail):
 
 
 def test_development_data_must_be_given_in_one_way(preset, mail):
-    with pytest.raises(ValueError, match="chooses the best checkpoint: give `dev`, or `dev_share`"):
+    with pytest.raises(ValueError, match="Exactly one of `dev` and `dev_share`"):
         Experiment("classify", preset=preset, train=mail)
     with pytest.raises(ValueError, match=r"Received: dev_share=0.001 of 64 rows"):
         Experiment("classify", preset=preset, train=mail, dev_share=0.001)
@@ -61,7 +61,7 @@ def test_a_label_that_is_never_seen_is_told_before_the_work(preset, mail):
     with pytest.raises(ValueError, match="'ham' is none of those named"):
         Experiment("classify", preset=preset, train=mail, dev=mail, labels=["eggs", "spam"])
     one = {"text": ["x", "y"], "label": ["a", "a"]}
-    with pytest.raises(ValueError, match=r"two classes or more. Received: \['a'\] in all 2 rows"):
+    with pytest.raises(ValueError, match=r"at least two classes. Received: \['a'\] in all 2 rows"):
         Experiment("classify", preset=preset, train=one, dev=one)
     with pytest.raises(ValueError, match="There is no column 'label'"):
         Experiment("classify", preset=preset, train={"text": ["x"]}, dev=mail)
@@ -73,7 +73,9 @@ def test_a_label_that_is_never_seen_is_told_before_the_work(preset, mail):
     labelled = {**pair, "label": ["entailment"]}
     with pytest.raises(ValueError, match=r"test set of WNLI has 146 rows. Received: 1 answers"):
         Experiment("wnli", preset=preset, train=labelled, dev=labelled, test=pair)
-    with pytest.raises(ValueError, match=r"`labels` are of tasks with classes.*TextRegressor"):
+    with pytest.raises(
+        ValueError, match=r"`labels` is supported by tasks with classes.*TextRegressor"
+    ):
         Experiment("regress", preset=preset, train=mail, dev=dev, labels=named)
 
 

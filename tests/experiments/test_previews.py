@@ -80,10 +80,10 @@ def test_estimates_of_data_and_time(preset, mail, tmp_path):
     text = preview(experiment, examples=1, batch_size=4, epochs=2, patience=1)
     assert text.count("[CLS]") == 1
     for expected in (
-        "examples  48, 48 rows of tokens",
+        "examples  48, 48 sequences",
         "cut       0 examples longer than 32 tokens",
-        "steps     12 an epoch, 24 in all",
-        "s a step",
+        "steps     12 per epoch, 24 in total",
+        "s per step",
     ):
         assert expected in text
 

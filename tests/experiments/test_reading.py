@@ -67,7 +67,7 @@ def test_classes_that_are_integers_become_names(write):
     path = write("r.jsonl", *(json.dumps({"text": t, "label": n}) for t, n in (("a", 0), ("b", 3))))
     assert table("classify", path)["label"] == ["0", "3"]
     assert table("classify", {"text": ["a"], "label": [2]})["label"] == ["2"]
-    with pytest.raises(ValueError, match="row 0 of the data: a class is a name or an integer"):
+    with pytest.raises(ValueError, match="row 0 of the data: a class must be a name or an integer"):
         table("classify", {"text": ["a"], "label": [0.5]})
 
 
@@ -101,7 +101,7 @@ def test_a_column_for_each_choice(write):
     found = table("choose", path, columns=columns)
     assert (found["choices"], found["label"]) == ([["swim.", "stay."]], [1])
     bad = write("bad.csv", "context,a,b,gold", "It rains. I,swim.,stay.,b")
-    with pytest.raises(ValueError, match=r"bad.csv, line 2: the label is the number of the right"):
+    with pytest.raises(ValueError, match=r"bad.csv, line 2: the label must be the index"):
         table("choose", bad, columns=columns)
 
 
@@ -111,9 +111,11 @@ def test_tags_of_columns_and_of_json_lines(write):
     assert table("pos", three)["labels"] == [["NNP", "VBZ"], ["UH"]]
     assert table("tag", three, columns={"labels": "1"})["labels"][1] == ["UH"]
     assert table("pos", three, columns={"label": "2"})["labels"][1] == ["O"]
-    with pytest.raises(ValueError, match=r"is a number, from 0.*Received: 'upos'"):
+    with pytest.raises(ValueError, match=r"must be a number from 0.*Received: 'upos'"):
         table("pos", three, columns={"label": "upos"})
-    with pytest.raises(ValueError, match=r"can be named: \['labels'\].*Received: {'text': 'word'}"):
+    with pytest.raises(
+        ValueError, match=r"that can be named .* \['labels'\].*Received: {'text': 'word'}"
+    ):
         table("pos", three, columns={"text": "word"})
     lines = write("t.jsonl", json.dumps({"words": ["Ann"], "tags": ["B-per"]}))
     found = table("tag", lines, columns={"labels": "tags"})
@@ -127,14 +129,14 @@ def test_questions_of_json_lines(write):
     found = table("answer", path, columns={"context": "passage"})
     assert found["context"] == ["Ann."]
     assert "passage" not in found
-    with pytest.raises(ValueError, match="Of SQuAD's JSON these columns can be named"):
+    with pytest.raises(ValueError, match="that can be named for SQuAD's JSON"):
         table("answer", write("squad.json", "{}"), columns={"context": "passage"})
 
 
 def test_benchmarks_have_their_own_columns(write):
     path = write("dev.tsv", "sentence\tlabel", "fine\t1", "dull\t0")
     assert table("sst2", path)["label"] == ["positive", "negative"]
-    with pytest.raises(ValueError, match="The columns of sst2's files are known"):
+    with pytest.raises(ValueError, match="The columns of sst2's files are fixed"):
         table("sst2", path, columns={"text": "sentence"})
 
 

@@ -100,11 +100,11 @@ def test_it_reads_no_more_than_it_is_asked_for(tmp_path):
         ("a.csv", 'text,x\na,"b\n', "a.csv, line 2: a quote opens here and never closes"),
         ("a.csv", 'text,x\na,"b"c\n', "a.csv, line 2: a quote opens here and closes in line 2"),
         ("a.csv", "body\na\n", "inputs are the column.s. text or first and second; .*'body'"),
-        ("a.jsonl", '{"text": "a"}\n{"txt": "a"}\n', "a.jsonl, line 2: 'text' is not there"),
+        ("a.jsonl", '{"text": "a"}\n{"txt": "a"}\n', "a.jsonl, line 2: 'text' is missing"),
         ("a.jsonl", '{"text": "a"}\n{', "a.jsonl, line 2 is not JSON"),
-        ("a.jsonl", '["a"]', "a.jsonl, line 1: a line holds one JSON object"),
-        ("a.pdf", "x", "The suffix of the input gives its format: .txt"),
-        ("a.txt", "one\ntw\0o\n", "a.txt, line 2: a NUL byte, which no text holds"),
+        ("a.jsonl", '["a"]', "a.jsonl, line 1: a line must be one JSON object"),
+        ("a.pdf", "x", "The suffix of the input must name its format: .txt"),
+        ("a.txt", "one\ntw\0o\n", "a.txt, line 2: text must not contain a NUL byte"),
     ],
 )
 def test_what_is_wrong_in_which_line(tmp_path, name, content, message):

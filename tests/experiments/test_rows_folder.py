@@ -68,7 +68,7 @@ def test_other_data_or_weights_are_refused(preset, files, tmp_path):
     longer = Experiment("classify", preset=preset, **files)
     with pytest.raises(ValueError, match=r"another run.*data.train was '\d+ rows"):
         run(longer, tmp_path / "run", **options)
-    with pytest.raises(ValueError, match="were made of other data"):
+    with pytest.raises(ValueError, match="were made from other data"):
         run(longer, tmp_path / "other", **options)
 
 
@@ -77,8 +77,8 @@ def test_a_preview_shows_the_first_rows_and_counts_all(preset, files):
     text = preview(experiment, examples=1, epochs=3, batch_size=8)
     total = len(experiment.train)
     assert text.startswith(f"{files['train']}, line 1: ")
-    assert f"{total}, {total} rows of tokens" in text
-    assert f"{total // 8} an epoch, {3 * total // 8} in all" in text
+    assert f"{total}, {total} sequences" in text
+    assert f"{total // 8} per epoch, {3 * total // 8} in total" in text
     assert not files["rows_folder"].exists()
 
 
@@ -88,11 +88,11 @@ def test_what_cannot_be_read_in_parts_is_refused(preset, files, mail, tmp_path):
 
     with pytest.raises(ValueError, match=r"development data in `dev`. Received: .*dev_share=0.1"):
         make(dev=None, dev_share=0.1)
-    with pytest.raises(ValueError, match=r"a part at a time.* for answer"):
+    with pytest.raises(ValueError, match=r"can be read in parts.* for answer"):
         make("answer", columns={})
-    with pytest.raises(ValueError, match=r"Read a part at a time.* for sst2"):
+    with pytest.raises(ValueError, match=r"can be read in parts.* for sst2"):
         make("sst2", columns={}, train=tmp_path)
-    with pytest.raises(ValueError, match="Read a part at a time"):
+    with pytest.raises(ValueError, match="can be read in parts"):
         make(train=mail)
     with files["train"].open("a") as file:
         file.write('{"message": "a pen", "kind": "new"}\n')

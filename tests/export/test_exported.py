@@ -177,10 +177,10 @@ def test_windows_of_attention_and_rotary_positions(tmp_path, config, tokenizer):
 
 def test_tasks_without_such_an_export_say_so(tmp_path, config, tokenizer):
     choice = tasks.MultipleChoice(kbert.Encoder(config), tokenizer)
-    with pytest.raises(ValueError, match="Of a MultipleChoice there is no export but a SavedModel"):
+    with pytest.raises(ValueError, match="A MultipleChoice can be exported as a SavedModel only"):
         choice.export(tmp_path / "out", format="onnx")
     half = tasks.TextRegressor(kbert.Encoder(config, dtype="mixed_bfloat16"), tokenizer)
-    with pytest.raises(ValueError, match=r"task in float32.*Received: dtype='mixed_bfloat16'"):
+    with pytest.raises(ValueError, match=r"must be in float32.*Received: dtype='mixed_bfloat16'"):
         half.export(tmp_path / "out", format="onnx")
     assert not (tmp_path / "out").exists()
 
@@ -201,7 +201,10 @@ def test_a_saved_model_can_compute_in_bfloat16(tmp_path, config, tokenizer):
 def test_a_saved_model_far_from_float32_is_none(tmp_path, config, tokenizer, precision):
     wide = dataclasses.replace(config, hidden_size=64, intermediate_size=64)  # stored in 8 bits
     task = make("numbers", wide, tokenizer)
-    pattern = rf"SavedModel in {precision} may differ from float32 by 1e-06 .*'score.*/score'"
+    pattern = (
+        rf"SavedModel in {precision} must not differ from float32 by more than 1e-06, "
+        r".*'score.*/score'"
+    )
     with pytest.raises(ValueError, match=pattern):
         task.export(tmp_path / "served", precision=precision, tolerance=1e-6)
     assert not list((tmp_path / "served").iterdir())
@@ -235,14 +238,17 @@ def test_bad_options(tmp_path, config, tokenizer):
             {"precision": "int4"},
             r"SavedModel must be one of float32, bfloat16, int8.*Received: 'int4'",
         ),
-        ({"format": "onnx", "texts": ["one"]}, r"two texts or more\. Received: 1"),
-        ({"format": "onnx", "widths": [8]}, r"`widths` is for that\. Received: widths=\[8\]"),
+        ({"format": "onnx", "texts": ["one"]}, r"at least two strings.*Received: 1"),
+        (
+            {"format": "onnx", "widths": [8]},
+            r"`widths` is supported by LiteRT only.*Received: widths=\[8\]",
+        ),
         ({"max_bytes": 0}, r"`max_bytes` must be at least 1\. Received: max_bytes=0"),
         (
             {"format": "onnx", "max_bytes": 9},
-            r"`max_bytes` is for that\. Received: max_bytes=9 with format='onnx'",
+            r"`max_bytes` is supported by.*Received: max_bytes=9 with format='onnx'",
         ),
-        ({"format": "litert", "widths": [8, 99]}, r"from 4 to 40.*Received: widths=\[8, 99\]"),
+        ({"format": "litert", "widths": [8, 99]}, r"between 4 and 40.*Received: widths=\[8, 99\]"),
     ):
         with pytest.raises(ValueError, match=message):
             task.export(tmp_path / "out", **options)
@@ -256,5 +262,7 @@ def test_a_task_of_an_unknown_class_is_refused(folder, tmp_path):
     content["task"] |= {"kind": "wonder", "module": "my.tasks"}
     with open(path, "w") as file:
         json.dump(content, file)
-    with pytest.raises(ValueError, match=r"must be known: .*, my\.tasks\. Received: a wonder in"):
+    with pytest.raises(
+        ValueError, match=r"must be registered: .*, my\.tasks\. Received: a wonder in"
+    ):
         load_exported(folder)

@@ -148,7 +148,7 @@ def test_files_of_before_are_told_when_loaded(tmp_path, caplog):
         facts = {"alike_on_all_processors": True} if proven else {}
         (tmp_path / "export.json").write_text(json.dumps({**about, **facts}))
         open_runtime(tmp_path)
-        assert ("may not fit" in caplog.text and "Received: the product" in caplog.text) is told
+        assert ("may overflow" in caplog.text and "Received: the product" in caplog.text) is told
 
 
 def test_an_export_says_what_was_proven(tmp_path):

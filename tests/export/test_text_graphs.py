@@ -224,7 +224,7 @@ def test_one_that_is_not_exact_is_not_kept(tmp_path, format, caplog, monkeypatch
     monkeypatch.setattr(writer, "run", wrong)
     with caplog.at_level(logging.WARNING, "absl"):
         said = write_text_graphs(str(tmp_path), format, rows, TEXTS)
-    assert said == {"why": f"{writer.PACKAGE} gives other token_ids for {TEXTS[1]!r}"}
+    assert said == {"why": f"{writer.PACKAGE} computes different token_ids for {TEXTS[1]!r}"}
     assert f"not inside: {said['why']}" in caplog.text
     assert os.listdir(tmp_path) == []
 
@@ -239,7 +239,7 @@ def test_without_the_extension_there_is_none(tmp_path, format, monkeypatch):
 
 def test_tokenizers_that_no_extension_has(tmp_path, format):
     refused = {
-        "no UnigramTokenizer that is exact": kbert.UnigramTokenizer(
+        "no exact UnigramTokenizer": kbert.UnigramTokenizer(
             train_unigram(["the light of the night"] * 9, 50)
         ),
         "special_tokens_in_text": kbert.WordPieceTokenizer(VOCABULARY, special_tokens_in_text=True),

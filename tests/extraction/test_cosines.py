@@ -79,7 +79,7 @@ def test_a_text_without_the_word(encoder, tokenizer):
 
 @pytest.mark.parametrize("texts", [[], [("the fox", "a fox")]])
 def test_a_word_of_no_text_or_of_pairs(encoder, tokenizer, texts):
-    with pytest.raises(ValueError, match=r"single texts, one or more. Received: "):
+    with pytest.raises(ValueError, match=r"single texts, at least one. Received: "):
         word_in_context(encoder, tokenizer, texts, "fox")
 
 
@@ -90,6 +90,6 @@ def test_a_word_in_bytes_and_in_a_table(encoder, tokenizer):
 
 def test_a_word_that_was_cut_off(encoder, tokenizer):
     texts = ["the red pen " * 30 + "fox"]
-    with pytest.raises(ValueError, match=r"give `doc_stride`. Received: character 360"):
+    with pytest.raises(ValueError, match=r"pass `doc_stride`. Received: character 360"):
         word_in_context(encoder, tokenizer, texts, "fox")
     assert len(word_in_context(encoder, tokenizer, texts, "fox", doc_stride=20).vectors) == 1

@@ -170,7 +170,7 @@ def test_windows_hold_the_mean_of_each_tokens_vectors(encoder, tokenizer, poolin
 def test_words_of_a_long_text_need_a_stride(encoder, tokenizer):
     words = [LONG.split()]
     with pytest.raises(
-        ValueError, match=r"give `doc_stride`. Received: 90 tokens in text number 0"
+        ValueError, match=r"pass `doc_stride`. Received: 90 tokens in text number 0"
     ):
         features(encoder, tokenizer, words, words=True)
     assert features(encoder, tokenizer, words, words=True, doc_stride=20)[0].shape == (81, 16)
@@ -202,18 +202,18 @@ def test_byte_level_words_come_without_their_space(encoder):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"layers": "sum"}, "layers is one of embeddings, last"),
-        ({"layers": 6}, "hidden states 0 .* to 5. Received: 6"),
+        ({"layers": "sum"}, "layers must be one of embeddings, last"),
+        ({"layers": 6}, "5 layers, 0 .* to 5. Received: 6"),
         ({"layers": []}, "at least one hidden state"),
-        ({"layers": [1.5]}, "is an integer. Received: 1.5"),
-        ({"pooling": "sum"}, "pooling is one of cls, mean, max"),
-        ({"pooling": "cls", "special_tokens": False}, "special tokens must count"),
-        ({"words": True, "merge": "last"}, "merge is one of mean, first"),
+        ({"layers": [1.5]}, "must be an integer. Received: 1.5"),
+        ({"pooling": "sum"}, "pooling must be one of cls, mean, max"),
+        ({"pooling": "cls", "special_tokens": False}, "requires special_tokens=True"),
+        ({"words": True, "merge": "last"}, "merge must be one of mean, first"),
         ({"max_length": 41}, "from 5 to 40"),
-        ({"doc_stride": 0}, "doc_stride must be 1 or more"),
+        ({"doc_stride": 0}, "doc_stride must be at least 1"),
         ({"with_tokens": True}, "pooling=None or words=True"),
         ({"batch_size": 0}, "batch_size must be"),
-        ({"verbose": "yes"}, "verbose is"),
+        ({"verbose": "yes"}, "verbose must be"),
     ],
 )
 def test_settings_out_of_range(encoder, tokenizer, settings, message):
@@ -224,7 +224,7 @@ def test_settings_out_of_range(encoder, tokenizer, settings, message):
 def test_texts_that_are_none(encoder, tokenizer):
     with pytest.raises(TypeError, match="Received: 3 as number 1"):
         features(encoder, tokenizer, ["a", 3])
-    with pytest.raises(ValueError, match=r"need words=True\). Received: .* as number 0"):
+    with pytest.raises(ValueError, match=r"require words=True\). Received: .* as number 0"):
         features(encoder, tokenizer, [["a", "b", "c"]])
     with pytest.raises(ValueError, match=r"pairs of strings .* as number 0"):
         features(encoder, tokenizer, [tf.constant("a")])
@@ -232,7 +232,7 @@ def test_texts_that_are_none(encoder, tokenizer):
         features(encoder, tokenizer, None)
     with pytest.raises(ValueError, match="as number 1, after lists of words"):
         features(encoder, tokenizer, [["a"], "b"], words=True)
-    with pytest.raises(ValueError, match="Word vectors need single texts"):
+    with pytest.raises(ValueError, match="Word vectors require single texts"):
         features(encoder, tokenizer, {"first": ["a"], "second": ["b"]}, words=True)
 
 
@@ -245,7 +245,7 @@ def test_a_preset_is_loaded_before(encoder, tokenizer):
 
 def test_few_layers_have_no_last_four(tokenizer, tiny_vocabulary, encoder):
     config = encoder.config.replace(num_layers=2)
-    with pytest.raises(ValueError, match="'sum_last_four' needs an encoder of more layers"):
+    with pytest.raises(ValueError, match="'sum_last_four' requires an encoder with more layers"):
         features(kbert.Encoder(config), tokenizer, ["x"], layers="sum_last_four")
 
 

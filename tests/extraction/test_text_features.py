@@ -85,13 +85,13 @@ def test_scikit_learns_own_checks(check, encoder, tokenizer):
 
 
 def test_what_cannot_be(encoder, tokenizer):
-    with pytest.raises(ValueError, match="does not know its tokenizer"):
+    with pytest.raises(ValueError, match="An encoder requires its tokenizer"):
         TextFeatures(encoder).fit(TEXTS)
-    with pytest.raises(ValueError, match="one vector a text"):
+    with pytest.raises(ValueError, match="one vector per text"):
         TextFeatures(encoder, tokenizer, pooling=None).fit(TEXTS)
-    with pytest.raises(ValueError, match="layers is one of"):
+    with pytest.raises(ValueError, match="layers must be one of"):
         TextFeatures(encoder, tokenizer, layers="all").fit(TEXTS)
-    with pytest.raises(ValueError, match=r"has the parameters encoder, .* Received: layer"):
+    with pytest.raises(ValueError, match=r"must be from encoder, .* Received: layer"):
         TextFeatures(encoder, tokenizer).set_params(layer="last")
 
 

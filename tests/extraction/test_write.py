@@ -149,7 +149,7 @@ def test_another_run_does_not_resume_the_file(encoder, tokenizer, tmp_path):
     assert json.loads((tmp_path / "a.npy.progress.json").read_text())["records"] == 2
     with pytest.raises(ValueError, match=r"begun.layers was None, is .'sum_all'"):
         write(path, encoder, tokenizer, layers="sum_all")
-    with pytest.raises(ValueError, match=r"another input.*Received: 1 records, of 2"):
+    with pytest.raises(ValueError, match=r"another input.*Received: 1 records, but 2"):
         write(path, encoder, tokenizer, ["a"])
 
 
@@ -218,5 +218,5 @@ def test_what_cannot_be_written(encoder, tokenizer, tmp_path):
     write(path, encoder, tokenizer, ["x"])
     with pytest.raises(FileExistsError, match="already exists"):
         write(path, encoder, tokenizer, ["x"])
-    with pytest.raises(ValueError, match=r"are in .npy or .tfrecord files"):
+    with pytest.raises(ValueError, match=r"must be .npy or .tfrecord"):
         read_features(tmp_path / "a.csv")

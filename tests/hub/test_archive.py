@@ -115,7 +115,7 @@ def test_a_size_that_lies_is_found_by_the_checksum(tmp_path):
 
 def test_too_many_members_and_a_name_twice(tmp_path):
     path = make_zip(tmp_path / "m.zip", {str(n): b"" for n in range(1001)})
-    with pytest.raises(ValueError, match=r"at most 1000 files, each once. Received: .* with 1001"):
+    with pytest.raises(ValueError, match=r"at most 1000 files, .* Received: .* with 1001"):
         locate(path)
     with zipfile.ZipFile(path, "w") as file:
         file.writestr("a", b"1")

@@ -63,7 +63,7 @@ NO_FILES += ["dev.tsv", "ftp://host/dev.tsv", "https://host/a%5c..%5cb"]
 
 @pytest.mark.parametrize("url", NO_FILES)
 def test_an_address_without_a_file_is_refused(url, published, tmp_path):
-    with pytest.raises(ValueError, match=f"ends in the name of a file. Received: '{url}'"):
+    with pytest.raises(ValueError, match=f"end with the name of a file. Received: '{url}'"):
         fetch(url, SHA256)
     assert not (tmp_path / "cache").exists()
 

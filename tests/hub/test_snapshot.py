@@ -123,9 +123,7 @@ def test_a_file_that_the_disk_damaged_is_found(model):
     folder = locate("hf:someone/model")
     blob = (folder / "model.safetensors").resolve()
     blob.write_bytes(b"x" + FILES["model.safetensors"][1:])
-    with pytest.raises(
-        ValueError, match=r"removed from the cache, so try again. Received: [0-9a-f]"
-    ):
+    with pytest.raises(ValueError, match=r"removed from the cache: try again. Received: [0-9a-f]"):
         locate("hf:someone/model")
     assert not blob.exists()
     assert content(locate("hf:someone/model"))["model.safetensors"] == FILES["model.safetensors"]
@@ -146,7 +144,7 @@ def test_a_connection_that_breaks_is_taken_up_where_it_broke(model, no_waiting, 
 
 def test_a_hub_that_dies_and_comes_back(model, no_waiting):
     model.break_after = [100] + [0] * 100
-    with pytest.raises(ConnectionError, match="The same call resumes where it stopped"):
+    with pytest.raises(ConnectionError, match="The same call resumes the download"):
         locate("hf:someone/model")
     model.break_after = []
     model.requests.clear()
@@ -177,8 +175,8 @@ def test_a_revision_that_is_not_there(model):
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        (("rust_model.ot",), "holds no weights in these formats.*@refs/pr/N.*save_pretrained"),
-        (("onnx/model.safetensors",), "holds no weights in these formats"),
+        (("rust_model.ot",), "has no weights in these formats.*@refs/pr/N.*save_pretrained"),
+        (("onnx/model.safetensors",), "has no weights in these formats"),
     ],
 )
 def test_a_repository_without_weights(hub, files, message):
@@ -209,8 +207,8 @@ def test_offline_the_cache_is_enough(model, offline):
 def test_offline_without_a_cache_says_what_to_put_where(model, offline):
     offline()
     message = (
-        "cannot be downloaded: HF_HUB_OFFLINE is set.*fetch config.json, model.safetensors and .*"
-        "vocab.txt.*from http://127.0.0.1.*/someone/model/tree/main elsewhere, put them into one "
+        "cannot be downloaded: HF_HUB_OFFLINE is set.*download config.json, model.safetensors and"
+        ".*vocab.txt.*from http://127.0.0.1.*/someone/model/tree/main elsewhere, put them into one "
         "folder, and pass that folder. Received: 'hf:someone/model'"
     )
     with pytest.raises(ConnectionError, match=message):
@@ -220,7 +218,7 @@ def test_offline_without_a_cache_says_what_to_put_where(model, offline):
 def test_offline_with_half_of_it_in_the_cache(model, offline):
     locate("hf:someone/model", weights=False)
     offline()
-    with pytest.raises(ConnectionError, match=r"not whole.* HF_HUB_OFFLINE is set"):
+    with pytest.raises(ConnectionError, match=r"not completely.* HF_HUB_OFFLINE is set"):
         locate("hf:someone/model")
 
 

@@ -87,7 +87,7 @@ def test_a_file_cut_short_is_refused(tmp_path, keep):
     path = tmp_path / "x.safetensors"
     write_safetensors(path, ARRAYS)
     path.write_bytes(path.read_bytes()[:keep])
-    with pytest.raises(ValueError, match=r"damaged, cut short.*Received: .*x.safetensors"):
+    with pytest.raises(ValueError, match=r"damaged, truncated.*Received: .*x.safetensors"):
         read_safetensors(path)
 
 
@@ -118,7 +118,7 @@ BAD_FILES = {
 @pytest.mark.parametrize("what", BAD_FILES)
 def test_a_header_that_lies_is_refused(tmp_path, what):
     (tmp_path / "x").write_bytes(BAD_FILES[what])
-    with pytest.raises(ValueError, match=r"damaged, cut short.*Received: .*x"):
+    with pytest.raises(ValueError, match=r"damaged, truncated.*Received: .*x"):
         read_safetensors(tmp_path / "x")
 
 
@@ -130,7 +130,7 @@ def test_a_quantised_file_is_refused(tmp_path):
 
 
 def test_no_such_file(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"no such safetensors file. Received: .*nothing"):
+    with pytest.raises(FileNotFoundError, match=r"No such safetensors file. Received: .*nothing"):
         read_safetensors(tmp_path / "nothing")
 
 

@@ -33,7 +33,7 @@ def test_what_is_no_json_is_one_line_with_the_name(tmp_path, content, reason):
 def test_what_is_no_object_and_what_is_no_file(tmp_path):
     path = tmp_path / "x.json"
     path.write_text("[]")
-    with pytest.raises(ValueError, match=f"must hold a JSON object. Received: {path}"):
+    with pytest.raises(ValueError, match=f"must contain a JSON object. Received: {path}"):
         read_json(path)
     loop = tmp_path / "loop"
     loop.symlink_to(loop)

@@ -39,7 +39,9 @@ def test_a_damaged_header(tmp_path, old, new, why):
     content = path.read_bytes()
     assert content.count(old) == 1
     path.write_bytes(content.replace(old, new))
-    rule = rf"one whole array of numbers\. Received: {re.escape(str(path))} of 176 bytes: .*{why}"
+    rule = (
+        rf"one complete array of numbers\. Received: {re.escape(str(path))} of 176 bytes: .*{why}"
+    )
     with pytest.raises(ValueError, match=rule):
         read_npy(path)
 
@@ -50,5 +52,5 @@ def test_files_of_other_lengths(tmp_path):
     content = path.read_bytes()
     for changed in (content[:-1], content + b"\0", content[:40], b""):
         path.write_bytes(changed)
-        with pytest.raises(ValueError, match="one whole array"):
+        with pytest.raises(ValueError, match="one complete array"):
             read_npy(path)

@@ -233,16 +233,16 @@ def test_a_conversion(bucket, tokenizer):
 
 def test_what_is_refused(bucket, tokenizer):
     encoder = kbert.Encoder(tiny_config(vocabulary_size=tokenizer.vocabulary_size))
-    grows = "Output that grows while it is made takes a local path. Received: 'ram://"
+    grows = "A resumable output requires a local path. Received: 'ram://"
     with pytest.raises(ValueError, match=grows):
         experiments.AnswerFile(bucket / "answers.jsonl", {})
-    with pytest.raises(ValueError, match="A file of features takes a local path"):
+    with pytest.raises(ValueError, match="A file of features requires a local path"):
         write_features(bucket / "a.npy", encoder, tokenizer, texts=["the fox"])
-    with pytest.raises(ValueError, match="A cache of a teacher's outputs takes a local path"):
+    with pytest.raises(ValueError, match="A cache of a teacher's outputs requires a local path"):
         Store(bucket / "cache", {}, "float16")
     (bucket / "zip").mkdir()
     (bucket / "zip" / "model.zip").write_bytes(b"PK")
-    with pytest.raises(ValueError, match="A zip file of a model takes a local path"):
+    with pytest.raises(ValueError, match="A zip file of a model requires a local path"):
         kbert.Encoder.from_preset(bucket / "zip" / "model.zip")
     with pytest.raises(FileNotFoundError, match="Models are not loaded from a URL"):
         kbert.Encoder.from_preset("https://example.com/bert")

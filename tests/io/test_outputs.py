@@ -79,7 +79,7 @@ def test_arrays_are_numpy_s_when_they_are_whole(tmp_path):
     with pytest.raises(Killed):
         grow(tmp_path / "a", "ragged", dies_after=2)
     for name in ("a", "a.ends.npy"):
-        with pytest.raises(ValueError, match="one whole array of numbers"):
+        with pytest.raises(ValueError, match="one complete array of numbers"):
             read_npy(tmp_path / name)
     grow(tmp_path / "a", "ragged")
     ends = read_npy(tmp_path / "a.ends.npy")
@@ -102,8 +102,8 @@ def test_killed_between_the_names_of_the_finished_files(tmp_path):
 @pytest.mark.parametrize(
     ("numbers", "received"),
     [
-        ([3], "1 records, of 2 that are written"),
-        ([3, 1, 2, 5], "others among the first 2 records"),
+        ([3], "1 records, but 2 are already written"),
+        ([3, 1, 2, 5], "other records among the first 2"),
     ],
 )
 @pytest.mark.parametrize("form", ["lines", "ragged"])
@@ -112,7 +112,7 @@ def test_another_input_is_refused(tmp_path, form, numbers, received):
         grow(tmp_path / "a", form, dies_after=2)
     with pytest.raises(
         ValueError,
-        match=rf"made of another input .*and a.state.json to start over. Received: {received}",
+        match=rf"made from another input .*and a.state.json to start over. Received: {received}",
     ):
         grow(tmp_path / "a", form, numbers=numbers)
 
@@ -182,14 +182,14 @@ def test_the_note_of_a_folder(tmp_path):
     with pytest.raises(ValueError, match="seed was 1, is 2"):
         Output(folder, {"seed": 2})
     os.remove(tmp_path / "out.state.json")
-    with pytest.raises(ValueError, match=r"out already exists, without out.state.json"):
+    with pytest.raises(ValueError, match=r"out already exists without out.state.json"):
         Output(folder, {"seed": 1})
 
 
 def test_an_output_that_is_gone_is_written_again(tmp_path):
     grow(tmp_path / "a")
     os.remove(tmp_path / "a")
-    with pytest.warns(UserWarning, match="a is not there any more, with the 7 records of a.state"):
+    with pytest.warns(UserWarning, match="a no longer exists, but a.state.json lists 7 records"):
         assert grow(tmp_path / "a").records == len(NUMBERS)
 
 

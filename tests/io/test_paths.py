@@ -180,7 +180,9 @@ def test_a_local_copy(folder):
 
 
 def test_refused():
-    with pytest.raises(ValueError, match=r"`\*\*` is for patterns of local .*'ram://a/\*\*/b'"):
+    with pytest.raises(
+        ValueError, match=r"`\*\*` is supported in local patterns only.*'ram://a/\*\*/b'"
+    ):
         paths.glob("ram://a/**/b")
     assert paths.local_only("a/b", "A page") == "a/b"
 

@@ -54,7 +54,9 @@ def test_factorised_embeddings_are_widened_after_the_norm():
 
 
 def test_segments_for_a_model_without_are_refused():
-    with pytest.raises(ValueError, match=r"without segments takes no `segment_ids`.*\(1, 2\)"):
+    with pytest.raises(
+        ValueError, match=r"without segments does not support `segment_ids`.*\(1, 2\)"
+    ):
         embeddings(num_segments=0)(np.array([[1, 2]]), np.array([[0, 1]]))
 
 

@@ -79,5 +79,5 @@ def test_saved_in_a_model_and_loaded(tmp_path):
 
 
 def test_a_number_of_states_that_is_not_known():
-    with pytest.raises(ValueError, match="A mix is of a list"):
+    with pytest.raises(ValueError, match="A mix requires a list"):
         ScalarMix()(keras.KerasTensor((None, 2, 5, 4)))

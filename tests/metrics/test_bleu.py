@@ -81,5 +81,5 @@ def test_bad_input(metric, hypotheses, references, message):
 
 
 def test_an_unknown_tokenizer():
-    with pytest.raises(ValueError, match=r"tokenize is one of 13a, .* Received: 'moses'"):
+    with pytest.raises(ValueError, match=r"tokenize must be one of 13a, .* Received: 'moses'"):
         bleu(["a"], ["a"], tokenize="moses")

@@ -74,14 +74,14 @@ def test_names_and_indices_score_alike():
     ("labels", "predictions", "match"),
     [
         ([], [], r"at least one entry. Received: \(0,\) and \(0,\)"),
-        ([1, 0], [1], r"one shape.*Received: \(2,\) and \(1,\)"),
+        ([1, 0], [1], r"the same shape.*Received: \(2,\) and \(1,\)"),
         (["1", "0"], [1, 0], "names and integers"),
         (["a", 1], ["a", "a"], r"labels must be all names or all numbers. Received: \['int', 's"),
         ([1, 0], [1, None], "predictions must be all names or all numbers"),
         ([1, 0], [1.0, float("nan")], "predictions must be finite. Received: nan at row 1"),
-        ([1, 0], [1.0, 0.0], "one name or integer a row"),
-        (1, 1, "labels must be a sequence, one entry a row. Received: 1"),
-        ([[1, 0]], [[1, 0]], r"one name or integer a row. Received: int64 \(1, 2\)"),
+        ([1, 0], [1.0, 0.0], "one name or integer per row"),
+        (1, 1, "labels must be a sequence, one entry per row. Received: 1"),
+        ([[1, 0]], [[1, 0]], r"one name or integer per row. Received: int64 \(1, 2\)"),
     ],
 )
 def test_bad_input_raises(metric, labels, predictions, match):
@@ -91,5 +91,5 @@ def test_bad_input_raises(metric, labels, predictions, match):
 
 @pytest.mark.parametrize(("labels", "positive"), [(["a", "b"], 1), ([0, 1], "b")])
 def test_the_positive_class_is_of_the_labels_kind(labels, positive):
-    with pytest.raises(ValueError, match="positive class is a name where labels are names"):
+    with pytest.raises(ValueError, match="positive class must be a name if labels are names"):
         f1(labels, labels, positive=positive)

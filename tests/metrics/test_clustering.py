@@ -40,7 +40,7 @@ def test_without_scikit_learn(monkeypatch):
     ("labels", "vectors", "match"),
     [
         ([0, 1], [[1.0]], r"shape \(2,\) and vectors of shape \(1, 1\)"),
-        ([], np.zeros((0, 2)), "Each label, one or more"),
+        ([], np.zeros((0, 2)), "one vector for each label"),
         ([0], [[np.nan]], "vectors must be finite"),
         ([0.5], [[1.0]], "names or integers"),
         ([0], np.array([["a"]]), "all names or all numbers"),

@@ -78,9 +78,9 @@ def test_half_precision_predictions_are_taken():
     [
         ([1.0, float("nan")], "predictions must be finite. Received: nan at row 1"),
         ([float("-inf"), 1.0], "predictions must be finite. Received: -inf at row 0"),
-        ([1.0], r"one shape.*Received: \(2,\) and \(1,\)"),
+        ([1.0], r"the same shape.*Received: \(2,\) and \(1,\)"),
         (["a", "b"], "numbers and names"),
-        ([[1.0], [2.0]], "one shape"),
+        ([[1.0], [2.0]], "the same shape"),
     ],
 )
 def test_bad_input_raises(metric, predictions, match):

@@ -205,7 +205,7 @@ def test_errors():
         entity_spans(["NOUN"])
     with pytest.raises(ValueError, match=r"label of BIO is .*B, I and a type.*'E-x'"):
         entity_spans(["E-x"], scheme="BIO")
-    with pytest.raises(ValueError, match=r"scheme is one of BIO, BIOES, BILOU or None.*'IOB'"):
+    with pytest.raises(ValueError, match=r"scheme must be one of BIO, BIOES, BILOU or None.*'IOB'"):
         entity_spans(["O"], scheme="IOB")
     with pytest.raises(ValueError, match=r"the same sentences.*2 and 1 sentences"):
         entity_report([["O"], ["O"]], [["O"]])

@@ -59,7 +59,7 @@ def test_the_threshold_lies_between_the_classes_and_near_a_half():
     [
         ([[2, 0]], [[1, 0]], "labels must be 0 or 1 for each class"),
         ([[1, 0]], [[0.4, 0.6]], "predictions must be 0 or 1 for each class"),
-        ([[1, 0]], [[1]], r"one shape.*Received: \(1, 2\) and \(1, 1\)"),
+        ([[1, 0]], [[1]], r"the same shape.*Received: \(1, 2\) and \(1, 1\)"),
         ([1, 0], [1, 0], r"shape \(rows, classes\). Received: \(2,\)"),
     ],
 )
@@ -73,7 +73,7 @@ def test_bad_indicators_raise(labels, predictions, match):
     [
         ([1.5, 0.1], "between 0 and 1. Received: 0.1 to 1.5"),
         ([float("nan"), 0.1], "probabilities must be finite"),
-        ([0.5], "one shape"),
+        ([0.5], "the same shape"),
     ],
 )
 def test_bad_probabilities_raise(probabilities, match):

@@ -66,9 +66,13 @@ def test_as_sentence_transformers_evaluates():
 @pytest.mark.parametrize(
     ("labels", "scores", "match"),
     [
-        ([0, 0], [1, 2], r"a pair of label 1. Received: labels of shape \(2,\), 0 of them 1"),
+        (
+            [0, 0],
+            [1, 2],
+            r"at least one label must be 1. Received: labels of shape \(2,\), 0 of them 1",
+        ),
         ([0, 2], [1, 2], "must be 0 or 1"),
-        ([0, 1], [1], "one shape"),
+        ([0, 1], [1], "the same shape"),
         ([0, 1], [1, np.nan], "scores must be finite"),
         ([[0, 1]], [[1, 2]], r"one label each.*shape \(1, 2\)"),
     ],

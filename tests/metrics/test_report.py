@@ -45,7 +45,7 @@ def test_the_confusion_matrix_is_printed():
         "yes, perhaps         0             1",
     ]
     many = str(classification_report([0], [0], [f"c{i}" for i in range(21)]))
-    assert many.endswith("\n\nthe confusion matrix of 21 classes: .confusion")
+    assert many.endswith("\n\nsee .confusion for the confusion matrix of 21 classes")
 
 
 @pytest.mark.parametrize(
@@ -55,8 +55,8 @@ def test_the_confusion_matrix_is_printed():
         ([0, 2], [0, 1], ["a", "b"], "labels must be names or indices from 0 to 1. Received: int"),
         ([0], [-1], ["a", "b"], "predictions must be names or indices from 0 to 1"),
         ([0.0], [0.0], ["a", "b"], "labels must be names or indices.*float64"),
-        ([0], [0], ["a", "a"], "Classes have different names"),
-        ([[0]], [[0]], ["a"], "one label a row"),
+        ([0], [0], ["a", "a"], "Class names must be unique"),
+        ([[0]], [[0]], ["a"], "one label per row"),
         ([], [], ["a"], "at least one entry"),
     ],
 )

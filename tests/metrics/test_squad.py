@@ -125,7 +125,7 @@ def test_best_threshold_equals_the_plain_loop():
 
 
 def test_bad_calls():
-    with pytest.raises(ValueError, match=r"there is one at least. Received: 0 and 0 entries"):
+    with pytest.raises(ValueError, match=r"at least one question. Received: 0 and 0 entries"):
         squad_scores([], [])
     with pytest.raises(ValueError, match="Received: 1 and 2 entries"):
         squad_scores(["x"], [["x"], ["y"]])

@@ -199,7 +199,7 @@ def test_segments_for_a_model_without_are_refused():
     encoder = Encoder(tiny_config(num_segments=0))
     ids = np.ones((1, 3), "int32")
     assert encoder(ids)["sequence"].shape == (1, 3, 16)
-    with pytest.raises(ValueError, match="without segments takes no `segment_ids`"):
+    with pytest.raises(ValueError, match="without segments does not support `segment_ids`"):
         encoder({"token_ids": ids, "segment_ids": ids})
 
 
@@ -632,7 +632,7 @@ def test_kinds_round_trip_in_presets(tmp_path):
 def test_examples_without_positions_of_their_own_are_refused(encoder):
     packed, _ = packed_inputs(tiny_config())
     del packed["position_ids"]
-    with pytest.raises(ValueError, match=r"need `position_ids`, .*Received: token"):
+    with pytest.raises(ValueError, match=r"require `position_ids`, .*Received: token"):
         encoder(packed)
 
 

@@ -276,7 +276,7 @@ def test_enable_lora_is_the_adapter():
     assert all("adapter_lora" in weight.path for weight in model.trainable_weights)
     np.testing.assert_allclose(values(model(IDS)["sequence"]), before, atol=1e-6)
     for other in (seq2seq(), elmo()):
-        with pytest.raises(TypeError, match=r"Adapters are added to a kbert\.Encoder"):
+        with pytest.raises(TypeError, match=r"The model must be a kbert\.Encoder"):
             other.enable_lora(2)
 
 
@@ -316,7 +316,7 @@ def test_what_tasks_make_of_a_decoder_and_an_elmo_is_saved_as_well(make, ids, tm
     assert np.array_equal(values(model(floats)["pooled"]), values(model(inputs)["pooled"]))
     with pytest.raises(ValueError, match="`token_ids` must be whole numbers"):
         model.predict({**inputs, "token_ids": -ids}, verbose=0)
-    with pytest.raises(ValueError, match="Keras' quantize rounds Keras' own layers"):
+    with pytest.raises(ValueError, match="Keras' `quantize` rounds only Keras' own layers"):
         model.quantize("int8")
 
 

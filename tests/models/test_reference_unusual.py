@@ -146,5 +146,5 @@ def test_the_first_deberta_s_keys_have_no_bias(tmp_path):
     name = "encoder/layers/1/attention/distance_key/bias"
     arrays[name] = arrays[name] + np.float32(0.5)
     options = {"format": "huggingface", "architecture": "deberta"}
-    with pytest.raises(ValueError, match=r"have no bias: .*pos_key_proj.bias of up to 0.5"):
+    with pytest.raises(ValueError, match=r"has no key biases: .*pos_key_proj.bias of up to 0.5"):
         write_checkpoint(tmp_path / "ours", checkpoint.config, arrays, **options)

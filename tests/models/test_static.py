@@ -69,7 +69,7 @@ def test_dropout_is_of_training():
     [
         ({"uncounted_ids": (9,)}, r"`uncounted_ids` must be token ids below vocabulary_size=9.*9"),
         ({"uncounted_ids": 1}, r"`uncounted_ids` must be token ids.*Received: 1"),
-        ({"num_layers": 2}, r"StaticConfig has no use for `num_layers`. Received: 2"),
+        ({"num_layers": 2}, r"StaticConfig does not support `num_layers`. Received: 2"),
         ({"hidden_size": 0}, r"`hidden_size` must be an integer of at least 1. Received: 0"),
         ({"dropout": 1.0}, r"`dropout` must be a number that is at least 0"),
         ({"pooler_activation": "sine"}, r"`pooler_activation` must be one of"),
@@ -81,14 +81,14 @@ def test_what_a_table_is_not(fields, message):
 
 
 def test_segments_are_refused():
-    with pytest.raises(ValueError, match=r"knows no segments. Received: segment_ids of shape"):
+    with pytest.raises(ValueError, match=r"not support segments. Received: segment_ids of shape"):
         make()({"token_ids": IDS, "segment_ids": MASK})
 
 
 @pytest.mark.skipif(keras.backend.backend() == "torch", reason="torch does not train")
 def test_features_are_of_encoders_with_layers(tiny_vocabulary):
     encoder = make(vocabulary_size=len(tiny_vocabulary))
-    with pytest.raises(ValueError, match=r"of a table kbert.tasks.TextEmbedder.*a Static"):
+    with pytest.raises(ValueError, match=r"use kbert.tasks.TextEmbedder.*a Static"):
         kbert.features(encoder, kbert.WordPieceTokenizer(tiny_vocabulary), ["fox"])
 
 

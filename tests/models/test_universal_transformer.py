@@ -207,10 +207,10 @@ def test_a_task_pays_for_its_steps(tiny_vocabulary, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"num_layer_groups": 1}, "has no use for `num_layer_groups`"),
-        ({"block": "pre_norm"}, "has no use for `block`"),
-        ({"positions": "rotary"}, "has no use for `positions`"),
-        ({"halting_threshold": 0}, "above 0, 1 at most.*: 0"),
+        ({"num_layer_groups": 1}, "does not support `num_layer_groups`"),
+        ({"block": "pre_norm"}, "does not support `block`"),
+        ({"positions": "rotary"}, "does not support `positions`"),
+        ({"halting_threshold": 0}, "above 0 and at most 1.*: 0"),
         ({"ponder_weight": -1}, "0 or more.*: -1"),
         ({"halting": 1}, "`halting` must be True or False"),
     ],

@@ -69,7 +69,7 @@ def test_what_a_lenient_load_leaves_is_logged_and_told(caplog):
     assert left.unexpected == ("encoder/extra",)
     assert "encoder/pooler/bias" in left.missing
     assert all("layers/1/" in name or "pooler/bias" in name for name in left.missing)
-    assert "a test: left as they were: encoder/" in caplog.text
+    assert "a test: weights left unchanged: encoder/" in caplog.text
     assert "not used: encoder/extra" in caplog.text
     for name, value in get_arrays(encoder, "encoder").items():
         expected = before[name] if name in left.missing else arrays[name]

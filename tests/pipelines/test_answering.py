@@ -127,7 +127,7 @@ def test_vectors(run, tasks, tmp_path, capsys):
     np.testing.assert_allclose(queries, tasks["embed"].predict(TEXTS, prompt="query"), atol=1e-6)
     with pytest.raises(SystemExit, match=r"other settings.*prompt was 'query', is None"):
         run("embed", tmp_path / "q.npy")
-    with pytest.raises(SystemExit, match=r"setting of that name.*document_prompt=None"):
+    with pytest.raises(SystemExit, match=r"must be query or document.*document_prompt=None"):
         run("embed", tmp_path / "d.npy", "--prompt=document")
 
 
@@ -229,7 +229,7 @@ def test_a_finished_output_is_of_its_input_alone(call, presets, monkeypatch, tmp
     typed("a [MASK]", "[MASK] b")
     whole = output.read_bytes()
     typed("a [MASK]", "[MASK] b")
-    assert f"{output} holds 2 answers, finished" in capsys.readouterr().err
+    assert f"{output} is complete: 2 answers" in capsys.readouterr().err
     with pytest.raises(SystemExit, match=r"^kbert-fill-mask: .*another input than standard input"):
         typed("[MASK] b", "a [MASK]")
     assert output.read_bytes() == whole
@@ -287,7 +287,7 @@ def test_columns_and_ids(call, presets, tmp_path):
     source.write_text('{"id": 7, "en": "a b"}\n{"id": 8, "en": "c"}\n')
     flags = (f"--preset={presets['translate']}", f"--input={source}")
     output = f"--output={tmp_path / 'out.jsonl'}"
-    with pytest.raises(SystemExit, match=r"a.jsonl, line 1: 'text' is not there"):
+    with pytest.raises(SystemExit, match=r"a.jsonl, line 1: 'text' is missing"):
         call(translate, *flags, output)
     call(translate, *flags, output, "--text_column=en", "--max_new_tokens=2")
     found = lines(tmp_path / "out.jsonl")
@@ -302,15 +302,15 @@ def test_too_long_is_cut_and_counted_or_named(run, tmp_path, caplog):
         (tmp_path / f"{name}.txt").write_text(texts)
     first, second = lines(run("translate", tmp_path / "t.jsonl", "--method=greedy"))
     assert first["translation"] == second["translation"]
-    assert "1 of 2 examples are too long for rows of 32 tokens and are cut" in caplog.text
+    assert "1 of 2 examples are longer than 32 tokens and are truncated" in caplog.text
     first, second = lines(run("generate", tmp_path / "g.jsonl"))
     assert first["continuation"] == second["continuation"]
-    assert "cut: a prompt loses its beginning" in caplog.text
+    assert ": the beginning of a prompt is removed" in caplog.text
     caplog.clear()
     source, long = tmp_path / "fill_mask.txt", " ".join(long)
     source.write_text(f"[MASK] {long}\na b\n[MASK]\n")
     run("fill_mask", tmp_path / "f.jsonl")
-    assert "1 of 3 examples are too long" in caplog.text
+    assert "1 of 3 examples are longer than" in caplog.text
     source.write_text(f"a\n{long} [MASK]\n")
     with pytest.raises(SystemExit, match=r"within the 32 tokens.*fill_mask.txt, line 2, which has"):
         run("fill_mask", tmp_path / "f2.jsonl")
@@ -320,7 +320,7 @@ def test_too_long_is_cut_and_counted_or_named(run, tmp_path, caplog):
     ("program", "name", "message"),
     [
         (predict, "translate", "^kbert-predict: .*use kbert-translate; .*a Translator in"),
-        (predict, "fill_mask", "use kbert-fill-mask; kbert-finetune makes .*a Pretraining in"),
+        (predict, "fill_mask", "use kbert-fill-mask; kbert-finetune fine-tunes .*a Pretraining in"),
         (translate, "generate", "^kbert-translate: .*use kbert-generate. Received: a CausalLM in"),
         (generate, "fill_mask", "^kbert-generate: .*use kbert-fill-mask"),
         (fill_mask, "embed", "^kbert-fill-mask: .*use kbert-embed. Received: a TextEmbedder"),
@@ -352,7 +352,7 @@ def test_every_task_that_fills_masks_and_none_that_answers_no_files(tasks, tmp_p
 
 
 def test_vectors_in_a_file_of_numpy_are_of_an_embedder(run, tmp_path):
-    with pytest.raises(SystemExit, match=r"vectors that kbert-embed writes.*a.npy of kbert-tr"):
+    with pytest.raises(SystemExit, match=r".npy file for kbert-embed only.*a.npy of kbert-tr"):
         run("translate", tmp_path / "a.npy")
 
 
@@ -381,7 +381,7 @@ def test_exports_answer_too(call, tasks, tmp_path, name):
         given = {key: x for key, x in written.items() if x}
         field = {"translate": "translation", "generate": "continuation"}[name]
         assert [x[field] for x in found] == tasks[name].predict(texts, **given)
-        with pytest.raises(SystemExit, match=r"An export writes as it was told.*max_new_tokens=4"):
+        with pytest.raises(SystemExit, match=r"of an export cannot be changed.*max_new_tokens=4"):
             call(program, *arguments, "--output=-", "--max_new_tokens=4")
     other = predict if name == "embed" else embed  # which is for embedders too
     (tmp_path / "onnx" / "export.json").write_text(

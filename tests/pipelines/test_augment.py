@@ -76,7 +76,7 @@ def test_a_look_writes_nothing(masked_lm, call, mail_file, tmp_path, capsys):
     out = capsys.readouterr().out
     assert "mail.csv, line 2\n  the " in out
     assert "[" in out
-    assert "words a second" in out
+    assert "words per second" in out
     assert not (tmp_path / "out").exists()
 
 
@@ -86,7 +86,7 @@ def test_a_look_writes_nothing(masked_lm, call, mail_file, tmp_path, capsys):
         (("--task=squad",), "would move the answers. Received: --task=squad, a QuestionAnswerer"),
         (("--task=swag",), "Received: --task=swag, a MultipleChoice"),
         (("--vectors=nowhere.txt",), "nowhere.txt"),
-        (("--preset=ENCODER",), "no head that kbert knows"),
+        (("--preset=ENCODER",), "no head that kbert supports"),
     ],
 )
 def test_mistakes_are_told_in_one_line(

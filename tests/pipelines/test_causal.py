@@ -125,13 +125,13 @@ def test_a_memory_s_flags(parse, data_dir, tiny, tiny_vocabulary):
     task = learner.make_task()
     assert (task.memory_length, task.batch_size) == (6, 4)
     assert task.encoder.config.cutoffs == (5,)
-    with pytest.raises(ValueError, match=r"must have its batch_size. Received: 2"):
+    with pytest.raises(ValueError, match=r"must have the batch_size of.*Received: batch_size=2"):
         learner.make_objective(task)
     with pytest.raises(ValueError, match=r"trains a Transformer-XL.*Received: --model=gpt2"):
         objective("--model=gpt2").make_task()
     with pytest.raises(ValueError, match=r"`memory_length` must be an integer of at least 1"):
         objective("--memory_length=0").make_task()
-    with pytest.raises(ValueError, match=r"memory_lm does not read .*Received: --masking=span"):
+    with pytest.raises(ValueError, match=r"memory_lm does not support .*Received: --masking=span"):
         objective("--masking=span")
 
 
@@ -140,7 +140,7 @@ def test_dry_run_shows_tokens_memory_and_time(data_dir, tiny, tmp_path, call, ca
 
     call(pretrain, *arguments(data_dir, tiny, tmp_path / "run", "--dry_run", "--steps=90"))
     out = capsys.readouterr().out
-    assert "each predicted from all before it" in out
+    assert "each predicted from " in out
     assert "batch_tokens" not in out
     assert "memory: weights" in out
     assert "90 steps of 4 x 12 tokens" in out
@@ -164,8 +164,8 @@ def objective(parse, tiny, data_dir, tiny_vocabulary):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (("--masking=span",), "causal_lm does not read .*Received: --masking=span"),
-        (("--pairs=x",), "causal_lm does not read .*Received: --pairs=x"),
+        (("--masking=span",), "causal_lm does not support .*Received: --masking=span"),
+        (("--pairs=x",), "causal_lm does not support .*Received: --pairs=x"),
         (("--model=bert-tiny",), "give --model=gpt2, another.*Received: --model=bert-tiny"),
     ],
     ids=["masking", "pairs", "encoder"],
@@ -187,7 +187,7 @@ def test_phases_fit_the_model(objective):
 def test_a_model_keeps_its_own_vocabulary(objective, tmp_path, tiny_vocabulary):
     task = objective().make_task()
     task.save_to_preset(tmp_path / "same")
-    with pytest.raises(ValueError, match=r"changes no sizes.*--set=num_layers=2"):
+    with pytest.raises(ValueError, match=r"cannot change the sizes.*--set=num_layers=2"):
         objective(f"--init_preset={tmp_path}/same", "--set=num_layers=2").make_task()
     tokenizer = kbert.WordPieceTokenizer([*tiny_vocabulary, "more"])
     config = task.decoder.config.replace(vocabulary_size=tokenizer.vocabulary_size)

@@ -42,7 +42,7 @@ def test_it_converts_reports_and_checks(preset, tmp_path, capsys):
 def test_a_difference_ends_it_with_an_error(preset, tmp_path, capsys, monkeypatch):
     wrong = conversion.Check("a", "b", {"sequence": 0.5})
     monkeypatch.setattr(conversion, "check", lambda *_: [wrong])
-    with pytest.raises(SystemExit, match="does not compute what the source does"):
+    with pytest.raises(SystemExit, match="does not compute the same as the source"):
         program(f"--from={preset}", f"--to={tmp_path}/out", "--check")
     assert "NOT EQUAL" in capsys.readouterr().out
 
@@ -59,8 +59,8 @@ def test_keys_that_say_nothing_are_ignored_by_name(preset, tmp_path, capsys):
         done = subprocess.run([*typed, *more], cwd=ROOT, capture_output=True, text=True)
         assert (done.returncode == 0) is there, done.stderr
         assert ("--ignore=house_style." in done.stderr) is not there
-        assert ("ignored, as asked: house_style" in done.stderr) is there
-        assert ("say nothing about the model: use_flash_attn" in done.stderr) is there
+        assert ("ignored, as requested: house_style" in done.stderr) is there
+        assert ("do not change the model: use_flash_attn" in done.stderr) is there
     assert (tmp_path / "out/kbert.json").exists()
 
 
@@ -69,10 +69,10 @@ def test_keys_that_say_nothing_are_ignored_by_name(preset, tmp_path, capsys):
     [
         (["--from=nowhere"], "kbert-convert: There is no such folder.*Received: 'nowhere'"),
         (["--from=bert-base-uncasd"], "Close: bert-base-uncased"),
-        (["--from=hf:a/b/c"], "kbert-convert: A model of the hub is written"),
+        (["--from=hf:a/b/c"], "kbert-convert: A model of the hub must be written"),
         (["--from={preset}", "--architecture=bert"], "architecture='bert' with format='kbert'"),
-        (["--from={preset}", "--to={preset}"], "empty or not there yet"),
-        (["--from={preset}", "more"], r"takes flags only.*Received: \['more'\]"),
+        (["--from={preset}", "--to={preset}"], "an empty folder or not exist"),
+        (["--from={preset}", "more"], r"accepts flags only.*Received: \['more'\]"),
     ],
 )
 def test_mistakes_are_one_line(preset, tmp_path, arguments, message):

@@ -43,10 +43,13 @@ def test_it_prints_its_address_and_serves_until_it_is_stopped(preset, tmp_path):
             r"kbert-quickstart makes one in five minutes.* Received: none, and no quickstart/pres",
         ),
         (("--preset=nowhere",), "nowhere"),
-        (("--preset=a", "--site_dir=b"), "takes both.* Received: --site_dir=b, --runtime=None"),
+        (
+            ("--preset=a", "--site_dir=b"),
+            "must be given together.* Received: --site_dir=b, --runtime=None",
+        ),
         (
             ("--preset=a", "--preset=b", "--site_dir=c", "--runtime=d"),
-            "A site has one model. Received: a, b",
+            "--site_dir supports only one --preset. Received: a, b",
         ),
     ],
 )

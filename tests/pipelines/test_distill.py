@@ -216,7 +216,7 @@ def test_mobilebert_trains_layer_by_layer_and_then_its_head(
     assert last["loss"] == pytest.approx(sum(last[name] for name in parts), rel=1e-5)
     out = capsys.readouterr().out
     assert "student: 2 layers of 16, " in out
-    assert "randomly initialised but for the teacher's embeddings and heads" in out
+    assert "randomly initialised except for the teacher's embeddings and heads" in out
     assert f"initialised from {transfer / 'preset'}" in out
     student = kbert.tasks.Pretraining.from_preset(tmp_path / "student")
     assert student.next_sentence
@@ -232,7 +232,7 @@ def test_mobilebert_trains_layer_by_layer_and_then_its_head(
 def test_a_preview_of_mobilebert_is_that_of_its_first_half(on_text, wide_teacher, tmp_path, capsys):
     on_text("mobilebert", tmp_path / "run", *MOBILE, f"--teacher={wide_teacher}", "--dry_run")
     out = capsys.readouterr().out
-    assert "then 8 steps of mobilebert, from the student of these 4" in out
+    assert "then 8 steps of mobilebert, starting from the student of these 4" in out
     assert not (tmp_path / "run").exists()
 
 
@@ -272,7 +272,7 @@ def test_two_stages_on_a_task(on_mail, classifier, tmp_path, capsys):
     assert kbert.tasks.TextClassifier.from_preset(preset).labels == ["spam", "ham"]
 
     on_mail("tinybert-task", out_dir, *more)
-    assert f"{out_dir} holds this, finished before:" in capsys.readouterr().out
+    assert f"{out_dir} already holds finished results:" in capsys.readouterr().out
 
 
 @pytest.mark.slow
@@ -286,48 +286,70 @@ def test_augmented_data_takes_the_place_of_train(
     call(distill, "--task=classify", *own, *data, "--dry_run")
     out = capsys.readouterr().out
     assert "examples: train 128, dev 64" in out
-    assert " s a step distilled\n" in out
-    assert "s a step without a teacher" in out
+    assert " s per step distilled\n" in out
+    assert "s per step without a teacher" in out
     assert not (tmp_path / "out").exists()
-    with pytest.raises(SystemExit, match=r"With --augmented give --dev: .*--dev_share=0.25"):
+    with pytest.raises(
+        SystemExit, match=r"--augmented requires --dev instead of .*--dev_share=0.25"
+    ):
         call(distill, "--task=classify", *own, "--augmented=folder", "--dev_share=0.25")
-    with pytest.raises(SystemExit, match=r"--train, or from --augmented.*--train=None"):
+    with pytest.raises(SystemExit, match=r"--train and --augmented must be given.*--train=None"):
         call(distill, "--task=classify", *own, "--dev_share=0.25")
 
 
 @pytest.mark.parametrize(
     ("recipe", "more", "message"),
     [
-        ("distilbert", ("--task=sst2",), "give one of the two. Received: --data_dir and --task"),
-        ("distilbert", ("--epochs=3",), r"not read on text \(--data_dir\). Received: --epochs=3"),
+        ("distilbert", ("--task=sst2",), "must be given. Received: --data_dir and --task"),
+        (
+            "distilbert",
+            ("--epochs=3",),
+            r"not supported on text \(--data_dir\). Received: --epochs=3",
+        ),
         (
             "distilbert",
             ("--term_weights=embeddings=1",),
             "distilbert: soft_targets, own, hid",
         ),
-        ("distilbert", ("--term_weights=own",), "takes term=weight, by commas. .*=own$"),
+        (
+            "distilbert",
+            ("--term_weights=own",),
+            "must be term=weight, separated by commas. .*=own$",
+        ),
         (
             "distilbert",
             ("--layers=2",),
-            "--layers is for terms that the recipe distilbert does not have",
+            "--layers is not supported by the recipe distilbert: none of its loss terms",
         ),
-        ("distilbert", ("--init=first",), "--init takes every_other, embeddings, .*--init=first"),
+        ("distilbert", ("--init=first",), "--init must be every_other, embeddings, .*--init=first"),
         ("distilbert", ("--init=2",), "a layer of the teacher, from 0 to 1, .*Received: \\[2\\]"),
-        ("distilbert", ("--student=gpt2",), "A student is an encoder.*--student=gpt2"),
+        ("distilbert", ("--student=gpt2",), "--student must be an encoder.*--student=gpt2"),
         ("distilbert", ("--student=bert-tinny",), "bert-tiny"),
-        ("distilbert", ("--student=a/b", "--num_layers=2"), "leave --num_layers.*--num_layers=2"),
+        (
+            "distilbert",
+            ("--student=a/b", "--num_layers=2"),
+            "cannot be combined with a student from.*--num_layers=2",
+        ),
         ("distilbert", ("--sequence_length=64",), "sequence_length=64, max_positions=32"),
         ("distilbert", ("--teacher={classifier}",), "masked-LM head; tinybert-general and minilm"),
         ("distilbert", ("--teacher={other}",), "--vocabulary=.*entries .* in the teacher"),
-        ("tinybert-task", (), "for the data of a task, not for text: .*distilbert, tinybert-gene"),
-        ("tinybert-general", ("--temperature=2",), "--temperature is for terms that the recipe ti"),
-        ("tinybert-general", ("--layers=3", *NARROW), "counted from 1 to 2. Received: 3 in the"),
-        ("tinybert-general", ("--layers=a",), "--layers takes uniform, last, or.*--layers=a"),
+        ("tinybert-task", (), "requires the data of a task, not text: .*distilbert, tinybert-gene"),
+        (
+            "tinybert-general",
+            ("--temperature=2",),
+            "--temperature is not supported by the recipe ti",
+        ),
+        ("tinybert-general", ("--layers=3", *NARROW), "from 1 to 2, or None. Received: 3 in the"),
+        ("tinybert-general", ("--layers=a",), "--layers must be uniform, last, or.*--layers=a"),
         ("tinybert-general", (), "student and teacher must agree in num_heads. Received: 12 and 2"),
-        ("mobilebert", ("--steps=1",), "32% of the steps for mobilebert-transfer, and needs"),
-        ("mobilebert", (), "an update each: 2 or more. Received: 1 steps"),
-        ("minilm", ("--term_weights=relations=0",), "leaves no term of the loss"),
-        ("minilm", ("--export_dir=e",), "teaches no head, .*--export_dir=e"),
+        (
+            "mobilebert",
+            ("--steps=1",),
+            "must be larger: .* 32% of the steps for mobilebert-transfer",
+        ),
+        ("mobilebert", (), "one step per layer, 2 or more. Received: 1 steps"),
+        ("minilm", ("--term_weights=relations=0",), "must leave at least one term of the loss"),
+        ("minilm", ("--export_dir=e",), "trains no head, .*--export_dir=e"),
     ],
 )
 def test_mistakes_on_text(
@@ -348,9 +370,11 @@ def test_how_long_must_be_said(call, data_dir, teacher):
         call(distill, f"--data_dir={data_dir}", *own)
     with pytest.raises(SystemExit, match="--model_dir must be given"):
         call(distill, f"--data_dir={data_dir}", "--recipe=minilm", f"--teacher={teacher}")
-    with pytest.raises(SystemExit, match=r"\(--task\): give one of the two. Received: neither"):
+    with pytest.raises(
+        SystemExit, match=r"--task \(the data of a task\) must be given. Received: neither"
+    ):
         call(distill, "--recipe=minilm", f"--teacher={teacher}")
-    with pytest.raises(SystemExit, match=r"--teacher would be written over.*--preset_dir="):
+    with pytest.raises(SystemExit, match=r"--teacher, which would be overwritten.*--preset_dir="):
         call(distill, f"--data_dir={data_dir}", *own, f"--preset_dir={teacher}")
     with pytest.raises(flags.IllegalFlagValueError, match="--teacher must have a value"):
         call(distill, "--recipe=minilm")
@@ -360,18 +384,18 @@ def test_how_long_must_be_said(call, data_dir, teacher):
     ("recipe", "more", "message"),
     [
         ("tinybert-task", ("--warmup_steps=9",), r"on a task \(--task\). .*--warmup_steps=9"),
-        ("minilm", (), "for text, not for the data of a task.*recipe='minilm'"),
+        ("minilm", (), "on text, not on the data of a task.*recipe='minilm'"),
         (
             "distilbert",
             ("--teacher={pretrained}",),
             "a TextClassifier with its head, as kbert",
         ),
         ("tinybert-task", ("--term_weights=soft_targets=0",), "none for the stage 'prediction'"),
-        ("distilbert", ("--first_epochs=2",), "distilbert has one stage.*'epochs': 2"),
+        ("distilbert", ("--first_epochs=2",), "distilbert has only one stage.*'epochs': 2"),
         ("distilbert", ("--set=hidden_size=8",), 'init="random"'),
-        ("distilbert", ("--labels=ham,spam,eggs",), "must have the teacher's classes.*'eggs' in"),
+        ("distilbert", ("--labels=ham,spam,eggs",), "must be classes of the teacher.*'eggs' in"),
         ("tinybert-task", ("--layers=last", "--num_layers=3"), "at least as deep as the student"),
-        ("distilbert", ("--strategy=model_parallel",), "model_devices says over how many devices"),
+        ("distilbert", ("--strategy=model_parallel",), "requires the strategy model_parallel"),
         ("distilbert", ("--strategy=tpu",), "This TensorFlow finds no TPU"),
     ],
 )

@@ -32,7 +32,7 @@ def test_a_submission_for_glue(preset, call, tmp_path, capsys):
     call(evaluate, *arguments, f"--output_dir={tmp_path / 'out'}")
     assert "146 answers written to" in capsys.readouterr().out
     assert len((tmp_path / "out" / "WNLI.tsv").read_text().splitlines()) == 147
-    with pytest.raises(SystemExit, match="--submission writes into --output_dir"):
+    with pytest.raises(SystemExit, match="--submission requires --output_dir"):
         call(evaluate, *arguments)
 
 
@@ -54,10 +54,13 @@ def test_a_threshold_found_on_the_data_is_kept(preset, call, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (("--task=squad",), "The task squad is for a QuestionAnswerer. Received: a TextClassifier"),
+        (
+            ("--task=squad",),
+            "The task squad requires a QuestionAnswerer. Received: a TextClassifier",
+        ),
         (("--tune_threshold",), "Received: a TextClassifier"),
-        (("--preset_dir=x",), "--preset_dir is for the model with the threshold"),
-        (("--submission", "--output_dir=TMP"), "GLUE takes answers to its own tasks"),
+        (("--preset_dir=x",), "--preset_dir requires --tune_threshold"),
+        (("--submission", "--output_dir=TMP"), "requires one of GLUE's tasks"),
         (("--label_column=body",), "a label must be one of|never"),
     ],
 )

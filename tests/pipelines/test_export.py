@@ -38,7 +38,7 @@ def test_it_exports_and_says_how_far_it_is(preset, tmp_path, capsys):
     )
     said = capsys.readouterr().out
     assert re.search(
-        rf"{out}\nlitert, int8: \d\.\d MB\nclassifier: largest difference to Ten", said
+        rf"{out}\nlitert, int8: \d\.\d MB\nclassifier: largest difference from Ten", said
     )
     assert "tokenizer beside the model: tokenizer_config.json, vocab.txt" in said
     assert "tokenizer not inside: litert has no operations on strings" in said
@@ -56,16 +56,16 @@ def test_a_saved_model_is_the_default(preset, tmp_path, capsys):
     ("arguments", "message"),
     [
         (["--format=onnx", "--precision=bfloat16"], "kbert-export: `precision` of onnx must be"),
-        (["--format=litert", "--widths=8,x"], "are numbers of tokens. Received: 'x'"),
+        (["--format=litert", "--widths=8,x"], "must be numbers of tokens. Received: 'x'"),
         (
             ["--format=onnx", "--beam_width=1"],
-            "are of exports of tasks that write. Received: method",
+            "require a task that generates text. Received: method",
         ),
         (["--format=onnx", "--max_bytes=9"], "Received: max_bytes=9 with format='onnx'"),
         (["--max_new_tokens=9"], "unexpected keyword argument 'max_new_tokens'"),
         (["--tolerance=1"], "--format=savedmodel and --tolerance"),
         (["--preset=nowhere"], "no such folder"),
-        (["more"], r"takes flags only.*Received: \['more'\]"),
+        (["more"], r"accepts flags only.*Received: \['more'\]"),
     ],
 )
 def test_mistakes_are_one_line(preset, tmp_path, arguments, message):

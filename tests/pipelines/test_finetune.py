@@ -88,7 +88,7 @@ def test_the_model_that_is_read_is_not_written_over(call, mail_file, tmp_path, f
     base, out = tmp_path / "base", tmp_path / "out"
     base.mkdir()
     flags = (f"--train={mail_file}", f"--preset={base}", f"--output_dir={out}", f"--{flag}={base}")
-    with pytest.raises(SystemExit, match=rf"of --preset would be written over: .*--{flag}=.*base"):
+    with pytest.raises(SystemExit, match=rf"must not be the folder of --preset.*--{flag}=.*base"):
         call(finetune, "--task=classify", *flags)
     assert not out.exists()
 
@@ -96,7 +96,7 @@ def test_the_model_that_is_read_is_not_written_over(call, mail_file, tmp_path, f
 def test_what_cannot_be_written_is_told_before(call, mail_file, preset, tmp_path):
     flags = (f"--train={mail_file}", "--dev_share=0.25", f"--preset={preset}", *COLUMNS)
     more = (f"--output_dir={tmp_path / 'out'}", f"--preset_dir={mail_file}")
-    with pytest.raises(SystemExit, match="must be a folder, or become one"):
+    with pytest.raises(SystemExit, match="must be a folder, or a path"):
         call(finetune, "--task=classify", *flags, *more)
     assert not (tmp_path / "out").exists()
 
@@ -107,11 +107,11 @@ def test_a_finished_run_is_shown(run_dir, call, mail_file, preset, tmp_path, cap
     call(finetune, "--task=classify", *data, *QUICK, *more)
     out = capsys.readouterr().out
     assert "classify: TextClassifier of ham, spam; examples: train 48, dev 16" in out
-    assert f"{run_dir} holds this, finished before:" in out
+    assert f"{run_dir} already holds finished results:" in out
     # It needs its preset no more.
     gone = (f"--preset={tmp_path / 'gone'}", *(flag for flag in data if "--preset" not in flag))
     call(finetune, "--task=classify", *gone, *QUICK, *more)
-    assert f"{run_dir} holds this, finished before:" in capsys.readouterr().out
+    assert f"{run_dir} already holds finished results:" in capsys.readouterr().out
     assert "data  accuracy  macro_f1" in out
     assert "best accuracy after step" in out
     assert (tmp_path / "preset" / "model.safetensors").exists()
@@ -158,16 +158,16 @@ def test_dry_run_writes_nothing(program, tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("flag", "message"),
     [
-        (("--text_column=txt",), "mail.csv, line 1: one column must be called 'txt'"),
-        (("--pair_columns=a",), "--pair_columns takes two columns.*--pair_columns=a$"),
-        (("--columns=context",), "--columns takes ours=theirs. Received: --columns=context"),
-        (("--class_weights=spam",), "takes label=weight, or balanced. Received: .*=spam$"),
-        (("--seeds=2", "--grid"), "--seeds and --grid are two kinds of series"),
-        (("--grid", "--grid_epochs=two"), "--grid_epochs takes numbers, .*: --grid_epochs=two"),
-        (("--dev=tfds:sst2",), "give `dev`, or `dev_share`"),
+        (("--text_column=txt",), "mail.csv, line 1: exactly one column must be named 'txt'"),
+        (("--pair_columns=a",), "--pair_columns must be two columns.*--pair_columns=a$"),
+        (("--columns=context",), "--columns must be name=column: .*Received: --columns=context"),
+        (("--class_weights=spam",), "must be label=weight, .*or balanced. Received: .*=spam$"),
+        (("--seeds=2", "--grid"), "--seeds and --grid cannot be combined"),
+        (("--grid", "--grid_epochs=two"), "--grid_epochs must be numbers, .*: --grid_epochs=two"),
+        (("--dev=tfds:sst2",), "Exactly one of `dev` and `dev_share`"),
         (("--train=nowhere.csv",), "nowhere.csv"),
         (("--preset=nowhere",), "nowhere"),
-        (("--max_length=9999",), "max_length must be from 4 to 32"),
+        (("--max_length=9999",), "max_length must be between 4 and 32"),
         (("--metric=acuracy",), "loss, accuracy, .*Received: metric='acuracy'"),
     ],
 )
@@ -180,7 +180,7 @@ def test_mistakes_are_told_in_one_line(program, flag, message):
 def test_flags_that_must_be_there(call):
     with pytest.raises(flags.IllegalFlagValueError, match="--preset must have a value"):
         call(finetune, "--task=sst2", "--train=a", "--output_dir=b")
-    with pytest.raises(flags.IllegalFlagValueError, match="A task is one of sst2, "):
+    with pytest.raises(flags.IllegalFlagValueError, match="A task must be one of sst2, "):
         call(finetune, "--task=sst", "--train=a", "--output_dir=b", "--preset=c")
 
 

@@ -140,9 +140,9 @@ def test_killed_and_started_again_to_a_preset_and_an_export(data_dir, tiny, tmp_
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--masking=span"], "language_model does not read .*Received: --masking=span"),
+        (["--masking=span"], "language_model does not support .*Received: --masking=span"),
         (["--model=bert-tiny"], "give --model=elmo-small.*Received: --model=bert-tiny"),
-        (["--set=vocabulary_size=5"], "counted by --vocabulary_size.*--set=vocabulary_size=5"),
+        (["--set=vocabulary_size=5"], "Use --vocabulary_size, not --set.*--set=vocabulary_size=5"),
         (["--vocabulary_size=12"], "--vocabulary_size=12, 11 words in the vocabulary"),
     ],
     ids=["masking", "encoder", "set", "vocabulary"],
@@ -180,5 +180,5 @@ def test_phases_have_the_rows_of_the_state(parse, tiny, data_dir, tokenizer):
 
     fits, fewer = learner("8:0.5,16:0.5"), learner("8:0.5,16:0.5:2")
     fits.make_objective(fits.make_task())
-    with pytest.raises(ValueError, match="Received: 2 rows in a phase, batch_size=4"):
+    with pytest.raises(ValueError, match="Received: batch_size=2 in a phase, batch_size=4"):
         fewer.make_objective(fewer.make_task())

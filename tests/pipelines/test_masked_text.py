@@ -16,7 +16,7 @@ def tokenizer(tiny_vocabulary):
     ("arguments", "message"),
     [
         (("--objective=replaced_tokens",), "no sentence objective.*--segments=pairs"),
-        (("--objective=span_boundary",), "needs --masking=span.*--masking=token"),
+        (("--objective=span_boundary",), "requires --masking=span.*--masking=token"),
     ],
 )
 def test_objectives_that_need_other_data(parse, arguments, message):
@@ -25,18 +25,18 @@ def test_objectives_that_need_other_data(parse, arguments, message):
 
 
 def test_what_only_a_language_model_reads_is_refused(parse, tokenizer):
-    with pytest.raises(ValueError, match=r"masked_lm does not read .*Received: --negatives=9"):
+    with pytest.raises(ValueError, match=r"masked_lm does not support .*Received: --negatives=9"):
         MaskedText(parse("--negatives=9"), tokenizer, None)
 
 
 def test_what_only_a_translator_reads_is_refused(parse, tokenizer):
-    with pytest.raises(ValueError, match=r"masked_lm does not read .*Received: --source=x"):
+    with pytest.raises(ValueError, match=r"masked_lm does not support .*Received: --source=x"):
         MaskedText(parse("--source=x"), tokenizer, None)
 
 
 def test_shards_are_needed(parse):
     one = make_strategy()
-    with pytest.raises(ValueError, match=r"masked_lm learns from .*give --data_dir"):
+    with pytest.raises(ValueError, match=r"masked_lm requires --data_dir"):
         MaskedText.from_flags(parse(), one)
 
 

@@ -39,6 +39,6 @@ def test_from_text_to_a_served_model(tmp_path, monkeypatch, mail_file, tiny_voca
     for name in ("tuned/results.json", "tuned/confusion_matrix.png", "measured/metrics.json"):
         assert Path(bucket, name).stat().st_size > 0
     flags = [f"--preset={bucket}/best", f"--input={bucket}/mail.csv", "--text_column=body"]
-    with pytest.raises(SystemExit, match="takes a local path"):
+    with pytest.raises(SystemExit, match="requires a local path"):
         call(predict, *flags, f"--output={bucket}/answers.jsonl")
     assert os.listdir(tmp_path / "here") == []

@@ -35,7 +35,7 @@ def test_texts_in_answers_out(run_dir, call, texts, tmp_path, capsys):
     assert (found[0]["label"], found[2]["label"]) == ("spam", "ham")
     assert "3 answers in" in capsys.readouterr().err
     call(predict, *arguments, f"--output={tmp_path / 'a.jsonl'}")
-    assert "a.jsonl holds 3 answers, finished" in capsys.readouterr().err
+    assert "a.jsonl is complete: 3 answers" in capsys.readouterr().err
     with texts.open("a") as file:
         file.write("one more\n")
     with pytest.raises(SystemExit, match=r"bytes of the input was .*, is "):
@@ -79,9 +79,9 @@ def test_an_interrupted_one_resumes(run_dir, call, texts, tmp_path, monkeypatch)
 @pytest.mark.parametrize(
     ("flag", "message"),
     [
-        ("--input=TEXTS.pdf", "The suffix of the input gives its format"),
+        ("--input=TEXTS.pdf", "The suffix of the input must name its format"),
         ("--input=nowhere.txt", "nowhere.txt"),
-        ("--output=TEXTS", "already exists, without texts"),
+        ("--output=TEXTS", "already exists without texts"),
     ],
 )
 def test_mistakes_are_told_in_one_line(run_dir, call, texts, tmp_path, flag, message):

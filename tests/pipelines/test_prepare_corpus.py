@@ -125,15 +125,17 @@ def test_more_words_than_sixteen_bits(corpus):
 
 def test_what_words_do_not_take(corpus):
     arguments = (f"--input={corpus}/a.txt", f"--output_dir={corpus}/out", "--tokenizer=words")
-    with pytest.raises(SystemExit, match="words keep a text as it is"):
+    with pytest.raises(SystemExit, match="words do not support lowercase"):
         program(*arguments, "--lowercase")
-    with pytest.raises(SystemExit, match=r"must hold a word besides .*Received: 2"):
+    with pytest.raises(SystemExit, match=r"must include a word besides .*Received: 2"):
         program(*arguments, "--vocabulary_size=2")
     (corpus / "vocab.txt").write_text("the\nsun\n")
-    with pytest.raises(SystemExit, match=r"must hold </S>, <S>, <UNK>. Received: .*vocab.txt"):
+    with pytest.raises(SystemExit, match=r"must contain </S>, <S>, <UNK>. Received: .*vocab.txt"):
         program(*arguments, f"--vocabulary={corpus}/vocab.txt")
     (corpus / "vocab.txt").write_text("</S>\n<S>\n<UNK>\n")
-    with pytest.raises(SystemExit, match=r"kind words has no case. Received: --lowercase"):
+    with pytest.raises(
+        SystemExit, match=r"not supported by a tokenizer of kind words. Received: --lowercase"
+    ):
         program(*arguments, f"--vocabulary={corpus}/vocab.txt", "--lowercase")
     with pytest.raises(ValueError, match=r"a vocabulary. Received: a CharacterTokenizer"):
         kbert.data.prepare_corpus(
@@ -149,7 +151,7 @@ def test_a_sentencepiece_file(corpus):
     cased = kbert.load_tokenizer(corpus / "cased")
     assert cased.kind == "unigram"
     assert not cased.lowercase
-    with pytest.raises(SystemExit, match="was prepared otherwise"):
+    with pytest.raises(SystemExit, match="was prepared with other settings"):
         program(text, f"--vocabulary={model}", f"--output_dir={corpus}/cased")
 
 
@@ -158,7 +160,7 @@ def test_kinds_that_do_not_fit(corpus, tiny_vocabulary):
     arguments = (f"--input={corpus}/a.txt", f"--output_dir={corpus}/out")
     with pytest.raises(SystemExit, match=r"a tokenizer of kind wordpiece. .*--tokenizer=bpe"):
         program(*arguments, f"--vocabulary={corpus}/model", "--tokenizer=bpe")
-    with pytest.raises(SystemExit, match="bpe and words keep a text as it is"):
+    with pytest.raises(SystemExit, match="bpe and words do not support lowercase"):
         program(*arguments, "--tokenizer=bpe", "--vocabulary_size=300", "--lowercase")
 
 
@@ -176,7 +178,7 @@ def test_a_start_with_other_input_learns_another_vocabulary(corpus, monkeypatch)
     learned = kbert.load_tokenizer(corpus / "out").vocabulary
     assert "z" in learned
     assert "x" not in learned
-    with pytest.raises(SystemExit, match="holds shards that were made with another vocabulary"):
+    with pytest.raises(SystemExit, match="contains shards that were made with another vocabulary"):
         program(f"--input={corpus}/z.txt", *common, "--nolowercase")
     program(f"--input={corpus}/z.txt", *common)  # finished: nothing to do
 
@@ -207,7 +209,7 @@ def test_bad_input_is_one_line_not_a_traceback(corpus):
         program(f"--input={corpus}/*.txt", *common)
     with pytest.raises(SystemExit, match=r"^kbert-prepare-corpus: No file matches"):
         program(f"--input={corpus}/*.text", *common)
-    with pytest.raises(SystemExit, match=r"takes flags only. Received: \['a.txt'\]"):
+    with pytest.raises(SystemExit, match=r"accepts flags only. Received: \['a.txt'\]"):
         program(f"--input={corpus}/*.txt", *common, "a.txt")
 
 
@@ -217,7 +219,9 @@ def test_flags_that_must_be_there():
     common = ("--input=a", "--output_dir=b")
     both = ("--vocabulary=c", "--vocabulary_size=9")
     for wrong in ((), ("--tokenizer=bpe",), both, (*both, "--tokenizer=words")):
-        with pytest.raises(flags.IllegalFlagValueError, match="vocabulary, vocabulary_size"):
+        with pytest.raises(
+            flags.IllegalFlagValueError, match="one of --vocabulary and --vocabulary_size"
+        ):
             program(*common, *wrong)
 
 

@@ -71,14 +71,14 @@ def test_a_terminated_run_resumes_and_a_finished_one_takes_no_other_settings(
     out = capsys.readouterr().out
     assert "step 12/12 · loss" in out
     assert "evaluation after step 12: loss" in out
-    assert "finished before" not in out
+    assert "already finished" not in out
 
     # What no number depends on may change: the place of the shards, and what is kept and written.
     moved, preset = shutil.copytree(data_dir, tmp_path / "shards"), tmp_path / "preset"
     same = (one_phase, "--checkpoint_every=1", "--tensorboard", "--keep_checkpoints=2")
     call(program, *arguments(moved, folder, *same, f"--preset_dir={preset}"))
     out = capsys.readouterr().out
-    assert "finished before, nothing is left to train: trained for 12 steps" in out.splitlines()
+    assert "already finished, nothing is left to train: trained for 12 steps" in out.splitlines()
     assert "loss" not in out
     assert kbert.Encoder.from_preset(preset).config.hidden_size == 16
 
@@ -98,7 +98,7 @@ def test_a_mixture_of_folders_is_trained_on_and_is_part_of_the_run(
     from pipelines import pretrain as program
 
     more = write_corpus(tmp_path, [*tiny_vocabulary[:-1], "another"])
-    with pytest.raises(SystemExit, match=r"prepared with one tokenizer"):
+    with pytest.raises(SystemExit, match=r"prepared with the same tokenizer"):
         call(program, *arguments(f"{data_dir},{more}", tmp_path / "run", "--phases=16:1"))
     more = shutil.copytree(data_dir, tmp_path / "copy")
     flags = (tmp_path / "run", "--phases=16:1", "--steps=4")
@@ -109,7 +109,7 @@ def test_a_mixture_of_folders_is_trained_on_and_is_part_of_the_run(
     assert "evaluation after step 4: loss" in out
     with pytest.raises(SystemExit, match=r"holds another run.*Received: .*data was "):
         call(program, *arguments(f"{data_dir},{more}", *flags, "--mixture_temperature=0.7"))
-    with pytest.raises(SystemExit, match=r"--mixture_temperature is of several folders"):
+    with pytest.raises(SystemExit, match=r"--mixture_temperature requires several folders"):
         call(program, *arguments(data_dir, *flags, "--mixture_temperature=0.7"))
 
 
@@ -154,11 +154,20 @@ def test_killed_and_started_again_to_a_preset_and_a_longer_vocabulary(
 @pytest.mark.parametrize(
     ("flag", "message"),
     [
-        ("--preset_dir={data}", "folder of --data_dir would be written over: .*--preset_dir="),
-        ("--preset_dir={data}/../run", "folder of --model_dir would be written over"),
-        ("--export_dir={data}", "folder of --data_dir would be written over: .*--export_dir="),
-        ("--preset_dir={data}/manifest.json", "must be a folder, or become one"),
-        ("--export_dir={data}/manifest.json", "must be a folder, or become one"),
+        (
+            "--preset_dir={data}",
+            "not be the folder of --data_dir, which would be overwritten.*--preset_dir=",
+        ),
+        (
+            "--preset_dir={data}/../run",
+            "not be the folder of --model_dir, which would be overwritten",
+        ),
+        (
+            "--export_dir={data}",
+            "not be the folder of --data_dir, which would be overwritten.*--export_dir=",
+        ),
+        ("--preset_dir={data}/manifest.json", "must be a folder, or a path"),
+        ("--export_dir={data}/manifest.json", "must be a folder, or a path"),
         ("--preset_dir={model}", "with one of the task 'classify', for one of .*'pretrain'"),
     ],
 )
@@ -211,7 +220,7 @@ def test_a_corrupt_record_is_told_in_one_line(data_dir, tmp_path, call):
         call(pretrain, *arguments(shards, tmp_path / "run"))
     assert stopped.value.code == (
         f"kbert-pretrain: Cannot read {path}, record at byte 0: missing, truncated or corrupt "
-        "(verify_corpus, of rows StoredRows.verify, reads it all)"
+        "(verify_corpus, or StoredRows.verify for rows, checks every record)"
     )
 
 
@@ -220,7 +229,7 @@ def test_evaluation_needs_held_out_documents(tmp_path, tiny_vocabulary, call):
 
     data_dir = write_corpus(tmp_path, tiny_vocabulary, held_out_share=0.0)
     rule = "`evaluate_every` needs held-out data"
-    ending = r"Received: 0 held-out document\(s\) of 2 that it takes; prepare the corpus"
+    ending = r"Received: 0 held-out document\(s\), 2 required; prepare the corpus"
     with pytest.raises(SystemExit, match=f"{rule}.*{ending}"):
         call(pretrain, *arguments(data_dir, tmp_path / "run", "--evaluate_every=5"))
     assert not (tmp_path / "run").exists()
@@ -242,5 +251,5 @@ def test_settings_are_json_where_they_can_be():
         "dropout": 0.1,
         "activation": "relu",
     }
-    with pytest.raises(ValueError, match=r"--set takes field=value. Received: --set=x"):
+    with pytest.raises(ValueError, match=r"--set must be field=value. Received: --set=x"):
         parse_settings(["x"])

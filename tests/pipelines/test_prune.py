@@ -44,17 +44,17 @@ def test_an_encoder_alone(tiny_vocabulary, call, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "One of --vocabulary, --layers, --heads, --neurons"),
-        (["--heads=0.5"], "--heads needs --data"),
+        ([], "At least one of --vocabulary, --layers, --heads and --neurons"),
+        (["--heads=0.5"], "--heads requires --data"),
         (["--layers=some:2"], "one of bottom, top, alternate"),
-        (["--layers=bottom"], r"--layers takes numbers.*Received: --layers=bottom"),
-        (["--layers=0,7"], "numbered from 0 to 0"),
-        (["--neurons=0.5", "--output_dir={preset}"], "must be empty or not there yet"),
+        (["--layers=bottom"], r"--layers must be numbers.*Received: --layers=bottom"),
+        (["--layers=0,7"], "indices between 0 and 0"),
+        (["--neurons=0.5", "--output_dir={preset}"], "must be new or empty"),
         (
             ["--neurons=0.5", "--data={preset}/vocab.txt"],
-            "--data are examples of a fine-tuned task",
+            "--data requires a fine-tuned task",
         ),
-        (["--neurons=0.5", "more"], r"takes flags only.*Received: \['more'\]"),
+        (["--neurons=0.5", "more"], r"accepts flags only.*Received: \['more'\]"),
     ],
 )
 def test_mistakes_are_one_line(preset, call, tmp_path, arguments, message):

@@ -67,7 +67,7 @@ def test_a_classifier(encoder, tokenizer):
     with pytest.raises(ValueError, match="Received: 'x' of other, answer"):
         rerank(QUERIES, HITS, task, TEXTS, label="x")
     three = kbert.tasks.TextClassifier(encoder, tokenizer, ["a", "b", "c"])
-    with pytest.raises(ValueError, match=r"are two\. Received: None of a, b, c"):
+    with pytest.raises(ValueError, match=r"are two classes\. Received: None of a, b, c"):
         rerank(QUERIES, HITS, three, TEXTS)
 
 
@@ -97,9 +97,12 @@ def test_two_stages():
         (lambda s: rerank(["a"], HITS, s, TEXTS), "Received: 1 queries and 2 rows of hits"),
         (lambda s: rerank(QUERIES, HITS, s, TEXTS, k=0), "k must be a whole number, 1 or more"),
         (lambda s: rerank(QUERIES, HITS, s), "needs `texts`. Received: the id 0, without `texts`"),
-        (lambda s: rerank(QUERIES, HITS, s, TEXTS[:2]), "no text of a candidate. Received: 3"),
-        (lambda s: rerank(QUERIES, HITS, s, {0: "a"}), "no text of a candidate. Received: 1"),
-        (lambda s: rerank(QUERIES, HITS, s, TEXTS, label="x"), "`label` is for a classifier"),
+        (lambda s: rerank(QUERIES, HITS, s, TEXTS[:2]), "the text of every candidate. Received: 3"),
+        (lambda s: rerank(QUERIES, HITS, s, {0: "a"}), "the text of every candidate. Received: 1"),
+        (
+            lambda s: rerank(QUERIES, HITS, s, TEXTS, label="x"),
+            "`label` is supported by classifiers only",
+        ),
         (
             lambda s: rerank(QUERIES, HITS, lambda pairs: [1.0], TEXTS),
             r"for each of the 6 pairs. Received: shape \(1,\)",
@@ -108,7 +111,7 @@ def test_two_stages():
             lambda s: rerank(QUERIES, HITS, lambda pairs: [np.nan] * 6, TEXTS),
             "with NaN or infinity",
         ),
-        (lambda s: Reranker(len, Index([[1]]), s).search([]), "one query or more. Received: none"),
+        (lambda s: Reranker(len, Index([[1]]), s).search([]), "at least one query. Received: none"),
         (
             lambda s: Reranker(len, Index([[1]]), s).search(["a"], 9, candidates=8),
             "Received: k=9, candidates=8",

@@ -96,14 +96,18 @@ def test_what_is_refused():
     assert ask(text, ["12345", ""])["y"].tolist() == [b"12345", b""]
     assert ask(words, [["12", "3"], ["", ""]])["y"].shape == (2, 2)
     for entry, columns, message in (
-        (text, [["", "123456"]], r"Of text a text must have at most 5 bytes.*\[6\] \[1\]"),
+        (text, [["", "123456"]], r"text: a text must have at most 5 bytes.*\[6\] \[1\]"),
         (
             words,
             [[["12", "34"]]],
-            r"Of words the strings of a row together .*at most 5.*\[6\] \[0\]",
+            r"words: the strings of a row together .*at most 5.*\[6\] \[0\]",
         ),
-        (pairs, [["a", "b"], ["c"]], r"Every row needs all inputs.*text, other:\] \[2\] \[1\]"),
-        (pairs, [["a"], ["much more"]], r"Of other a text must have at most 5 bytes.*\[9\] \[0\]"),
+        (
+            pairs,
+            [["a", "b"], ["c"]],
+            r"All inputs must have the same number of rows.*text, other:\] \[2\] \[1\]",
+        ),
+        (pairs, [["a"], ["much more"]], r"other: a text must have at most 5 bytes.*\[9\] \[0\]"),
     ):
         with pytest.raises(tf.errors.InvalidArgumentError, match=message):
             ask(entry, *columns)

@@ -83,7 +83,7 @@ def test_a_setting_may_not_hide_what_keras_has():
     class Options(RowOptions):
         trainable: bool = option(True, help="Taken.")
 
-    with pytest.raises(TypeError, match=r"no Keras model has. Received: 'trainable' of Hidden"):
+    with pytest.raises(TypeError, match=r"of keras.Model. Received: 'trainable' of Hidden"):
 
         class Hidden(FineTuningTask):
             options = Options

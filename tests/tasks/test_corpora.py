@@ -107,7 +107,7 @@ def test_a_program_and_fit_train_alike(shards, tokenizer, tmp_path):
 def test_what_is_compiled_is_trained_with(shards, tokenizer, tmp_path):
     task = make_task(tokenizer)
     task.compile(AdamW(1e-3))
-    with pytest.raises(ValueError, match=r"compiled with an optimizer.*learning_rate=0.1"):
+    with pytest.raises(ValueError, match=r"compiled with its own optimizer.*learning_rate=0.1"):
         task.fit(shards, steps=2, batch_size=4, sequence_length=16, learning_rate=0.1)
     how = {"steps": 2, "batch_size": 4, "sequence_length": 16, "verbose": 0}
     history = task.fit(shards, **how, model_dir=tmp_path)
@@ -135,24 +135,24 @@ def test_the_average_of_the_last_checkpoints(shards, tokenizer, tmp_path):
 @pytest.mark.parametrize(
     ("settings", "error"),
     [
-        ({}, r"has a length: fit\(data, steps=…\)"),
+        ({}, r"requires the number of updates: fit\(data, steps=…\)"),
         ({"steps": 2, "epochs": 3}, r"no such argument.*Received: 'epochs'"),
         (
             {"steps": 2, "sequence_length": 16, "masking": "phrase"},
-            'masking="phrase" needs `phrases`',
+            'masking="phrase" requires `phrases`',
         ),
         ({"steps": 2, "sequence_length": 65}, "sequence_length=65, max_positions=64"),
         ({"steps": 2, "phases": "16:0.5,7:0.5"}, r"from 8 to 65,536. Received: 7"),
-        ({"steps": 2, "masking": "phrase", "phrases": ("a", "b")}, "one for each of phases"),
+        ({"steps": 2, "masking": "phrase", "phrases": ("a", "b")}, "one for each phase"),
         (
             {"steps": 2, "phases": "16:1:8:0.2", "final_masked_share": 0.3},
-            "leave out final_masked_share, or the shares",
+            "final_masked_share and masked shares in phases exclude each other",
         ),
         (
             {"steps": 2, "average_checkpoints": 2, "ema": 0.9},
-            "a moving average: leave out one. Received: average_checkpoints=2, ema=0.9",
+            "exclude each other: leave out one of them. Received: average_checkpoints=2, ema=0.9",
         ),
-        ({"steps": 8, "average_checkpoints": 9}, "needs as many checkpoints"),
+        ({"steps": 8, "average_checkpoints": 9}, "requires as many checkpoints"),
     ],
 )
 def test_settings_that_do_not_fit(shards, tokenizer, settings, error):
@@ -226,9 +226,11 @@ def test_each_phase_has_its_lexicon(shards, tokenizer, tmp_path):
     expected = [("whole_word", None), ("phrase", words), *[("phrase", names)] * 2]
     assert units(phrases=f",{words},{names}") == units(phrases=("", words, names)) == expected
     assert units(phrases=words) == [("phrase", words)] * 4
-    with pytest.raises(ValueError, match=r"with masking=phrase one.*masking=token"):
+    with pytest.raises(ValueError, match=r"with masking=phrase, one.*masking=token"):
         objective(task, shards, **{**stages, "masking": "token"}, phrases=("", words, names))
-    with pytest.raises(FileNotFoundError, match=r"No lexicon.*none.txt"):  # before the first step
+    with pytest.raises(
+        FileNotFoundError, match=r"No such lexicon.*none.txt"
+    ):  # before the first step
         objective(task, shards, **stages, phrases=("", words, str(tmp_path / "none.txt")))
     assert objective(task, shards, **stages, phrases=words).data()["phrases_checksum"] is not None
 
@@ -274,7 +276,7 @@ def test_the_mean_of_checkpoints_needs_their_folder(shards, tokenizer):
     how = {"steps": 40, "batch_size": 4, "sequence_length": 16, "average_checkpoints": 2}
     found = objective(make_task(tokenizer), shards, **how)
     assert (found.options.checkpoint_every, found.options.keep_checkpoints) == (5, 3)
-    with pytest.raises(ValueError, match=r"needs a `model_dir`.*average_checkpoints=2"):
+    with pytest.raises(ValueError, match=r"requires a `model_dir`.*average_checkpoints=2"):
         found.fit()
 
 
@@ -307,9 +309,9 @@ def test_batches_with_a_folder_resume(shards, tokenizer, tmp_path):
     assert again.fit(data, **how, model_dir=tmp_path / "halves").step == 6
     assert weights(again) == weights(whole)
     plain = data.map(lambda batch: {k: x for k, x in batch.items() if k != "position"})
-    with pytest.raises(ValueError, match=r"batches hold their `position`.*Received: .* without"):
+    with pytest.raises(ValueError, match=r"batches must have a `position`.*Received: .* without"):
         make_task(tokenizer).fit(plain, **how, model_dir=tmp_path / "plain")
-    with pytest.raises(ValueError, match=r"give `steps_per_epoch`.*without end"):
+    with pytest.raises(ValueError, match=r"pass `steps_per_epoch`.*infinite"):
         make_task(tokenizer).fit(data, model_dir=tmp_path / "endless")
 
 

@@ -52,8 +52,8 @@ def test_what_is_no_encoder_is_refused_by_its_type(tiny_vocabulary):
     translator = kbert.Seq2Seq(kbert.family("transformer-tiny").replace(vocabulary_size=60))
     plain = keras.Sequential([keras.layers.Dense(1)])
     for model in (translator, task, plain, tokenizer):
-        hint = ", such as the `encoder` of this one" if hasattr(model, "encoder") else ""
-        message = rf"reads an encoder, as kbert.Encoder.from_preset gives it{hint}\. Received: <"
+        hint = ", such as the `encoder` of this model" if hasattr(model, "encoder") else ""
+        message = rf"requires an encoder, as kbert.\S+ returns it{hint}\. Received: <"
         with pytest.raises(TypeError, match=f"^A TextClassifier {message}"):
             kbert.tasks.TextClassifier(model, tokenizer, ["no", "yes"])
         if model is not tokenizer:
@@ -64,7 +64,7 @@ def test_what_is_no_encoder_is_refused_by_its_type(tiny_vocabulary):
 def test_padding_is_the_tokenizer_s_in_a_new_model(config, tokenizer):
     encoder = kbert.Encoder(config.replace(padding_id=1))
     message = (
-        r"config.replace\(padding_id=0\) makes it so. Received: padding_id=1, a tokenizer whose "
+        r"use config.replace\(padding_id=0\). Received: padding_id=1, a tokenizer whose "
         "`pad_id` is 0"
     )
     for use in (
@@ -82,7 +82,7 @@ def test_a_model_that_was_trained_with_another_padding_is_told(config, tokenizer
     encoder = kbert.Encoder(config.replace(padding_id=1))
     encoder.save_to_preset(tmp_path / "alone")
     tokenizer.save(tmp_path / "alone")
-    told = "alone: Positions pass over padding"
+    told = "alone: `padding_id` of the config must be the tokenizer's"
     read = kbert.Encoder.from_preset(tmp_path / "alone")
     task = kbert.tasks.TextClassifier(read, tokenizer, ["no", "yes"])
     assert told in caplog.text

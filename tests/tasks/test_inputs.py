@@ -99,7 +99,7 @@ def test_texts_alone_are_never_names_of_columns(source, encoder, tokenizer):
 
 
 def test_lists_of_words_are_no_pairs(encoder, tokenizer):
-    with pytest.raises(ValueError, match=r"pairs of strings \(tuples; .* need words=True"):
+    with pytest.raises(ValueError, match=r"pairs of strings \(tuples; .* require words=True"):
         kbert.features(encoder, tokenizer, [["red", "fox"]], verbose=0)
 
 

@@ -93,7 +93,7 @@ def test_it_is_previewed(call, graded, preset, tmp_path, capsys):  # noqa: F811
     out = capsys.readouterr().out
     assert "ordinal: Ordinal; examples: train 54, dev 18" in out
     assert f"{graded}, line 2: 0\n  [CLS] the red " in out
-    assert "s a step" in out
+    assert "s per step" in out
     assert not list(tmp_path.iterdir())
 
 
@@ -154,8 +154,8 @@ def test_a_folder_does_not_import_its_module(run_dir):
     code = f"import kbert; kbert.tasks.Task.from_preset({str(run_dir / 'preset')!r})"
     run = [sys.executable, "-c", LIGHT + code]
     done = subprocess.run(run, capture_output=True, text=True, cwd=ROOT)
-    assert "loaded as, Task. Received: a ordinal in" in done.stderr
-    assert "defines it before, ordinal (programs: --task_module)" in done.stderr
+    assert "of the class Task. Received: a ordinal in" in done.stderr
+    assert "defines it, ordinal (programs: --task_module)" in done.stderr
 
 
 @pytest.mark.slow

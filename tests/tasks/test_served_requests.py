@@ -136,6 +136,6 @@ def test_a_question_without_a_context(config, tokenizer):
     signature = requests.bounded(
         tasks.MultipleChoice(encoder(config), tokenizer).signatures()["choose"]
     )
-    message = r"a context for every row of choices(.|\n)*contexts and rows:'\n0\n1"
+    message = r"one text for each row of choices(.|\n)*contexts and rows:'\n0\n1"
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):
         signature.function(tf.constant([], tf.string), tf.constant([["a", "b"]]))

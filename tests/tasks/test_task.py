@@ -96,7 +96,7 @@ def test_vocabulary_must_fit_the_table(config, tokenizer):
 def test_a_tokenizer_without_separators_is_refused(config):
     gpt2 = BytePairTokenizer([*CHARACTERS, "<|endoftext|>"], [])
     encoder = kbert.Encoder(dataclasses.replace(config, vocabulary_size=257))
-    with pytest.raises(ValueError, match=r"special_tokens. Received: .* without pad$"):
+    with pytest.raises(ValueError, match=r"special_tokens must name .* without pad$"):
         kbert.tasks.Pretraining(encoder, gpt2)
 
 

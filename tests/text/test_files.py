@@ -76,8 +76,8 @@ def test_a_cut_is_warned_about_once_with_file_and_line(tmp_path, monkeypatch, ca
     text = TextFile(path, "fail")
     documents = list(text.documents())
     assert text.cut_documents == 1
-    assert [m for m in caplog.messages if "cut into parts" in m and "long.txt, line 3:" in m]
-    assert len([m for m in caplog.messages if "cut into parts" in m]) == 1
+    assert [m for m in caplog.messages if "split into parts" in m and "long.txt, line 3:" in m]
+    assert len([m for m in caplog.messages if "split into parts" in m]) == 1
     assert documents[0] == b"short"
     assert documents[-1] == b"short too"
     assert b"\n".join(documents[1:-1]) == b"\n".join([b"a line of text"] * 500)
@@ -157,7 +157,7 @@ def test_json_lines(tmp_path, name):
     ("content", "message"),
     [
         (b'{"text": "a"}\n{"text": "b"', r"line 2 is not JSON.*Received: '{\"text\": \"b\"'"),
-        (lines({"text": "a"}, {"body": "b"}), r"line 2: .*string under 'text'.*\['body'\]"),
+        (lines({"text": "a"}, {"body": "b"}), r"line 2: .*string 'text'.*\['body'\]"),
         (lines({"text": 3}), r"line 1: .*\['text'\]"),
         (lines(["text"]), r"line 1: .*Received: list"),
         (b'{"text": "half \\ud83d pair"}', r"line 1: .*half a surrogate pair at character 5"),

@@ -43,7 +43,7 @@ def test_documents_are_lists_of_sentences(corpus):
 def test_what_cannot_be_opened(corpus):
     with pytest.raises(FileNotFoundError, match=r"No file matches. Received: '.*/\*\.text'"):
         open_sources(f"{corpus}/*.text")
-    with pytest.raises(ValueError, match=r"such as .*/\*\.txt. Received the folder"):
+    with pytest.raises(ValueError, match=r"such as .*/\*\.txt. Received: the folder"):
         open_sources(str(corpus))
     (corpus / "x.parquet").write_bytes(b"PAR1")
     with pytest.raises(ValueError, match=r"plain or \.gz. Received: .*x\.parquet"):

@@ -73,7 +73,7 @@ def test_empty_sides_are_left_out_and_counted(tmp_path, caplog):
     pairs = read_pairs(*aligned(tmp_path, texts))
     assert list(pairs) == list(pairs) == [("a", "b"), ("e", "f")]
     assert pairs.empty == 3
-    assert caplog.text.count("3 pairs with an empty side are left out") == 1
+    assert caplog.text.count("3 pairs with an empty side are skipped") == 1
     assert f"the first: {tmp_path}/a.en, line 2" in caplog.text
 
 
@@ -89,11 +89,23 @@ def test_bad_bytes_are_named_or_replaced(tmp_path):
 @pytest.mark.parametrize(
     ("content", "columns", "message"),
     [
-        ("a\tb\nc\n", None, r"a\.tsv, line 2: a row has at least 2 columns.*Received: 1 columns"),
-        ("a\tb\tc\nd\te\n", (0, 2), r"line 2: a row has at least 3 columns.*Received: 2 columns"),
-        ("en\tfr\na\tb\n", ("en", "de"), r"line 1: one column must be called 'de'.*'en', 'fr'"),
-        ("a\tb\n", ("en", 1), r"two names or two numbers from 0.*Received: \('en', 1\)"),
-        ("a\tb\n", (0, -1), r"two numbers from 0.*Received: \(0, -1\)"),
+        (
+            "a\tb\nc\n",
+            None,
+            r"a\.tsv, line 2: a row must have at least 2 columns.*Received: 1 columns",
+        ),
+        (
+            "a\tb\tc\nd\te\n",
+            (0, 2),
+            r"line 2: a row must have at least 3 columns.*Received: 2 columns",
+        ),
+        (
+            "en\tfr\na\tb\n",
+            ("en", "de"),
+            r"line 1: exactly one column must be named 'de'.*'en', 'fr'",
+        ),
+        ("a\tb\n", ("en", 1), r"two different names or numbers from 0.*Received: \('en', 1\)"),
+        ("a\tb\n", (0, -1), r"numbers from 0.*Received: \(0, -1\)"),
         ("a\tb\n", (1, 1), r"Received: \(1, 1\)"),
         ("a\tb\n", "01", r"Received: '01'"),
         ("", None, r"a\.tsv is empty"),
@@ -123,21 +135,23 @@ def test_what_is_not_read(tmp_path, monkeypatch):
     record = write(tmp_path / "a.jsonl", json.dumps({"en": "a", "de": 3}))
     with pytest.raises(FileNotFoundError, match="No file matches"):
         read_pairs(text, str(tmp_path / "none"))
-    with pytest.raises(ValueError, match=r"read by kbert.data.read_table"):
+    with pytest.raises(ValueError, match=r"with kbert.data.read_table"):
         read_pairs(write(tmp_path / "a.csv", "a,b\n"))
-    with pytest.raises(ValueError, match=r"Text and JSON lines are read.*a\.zip"):
+    with pytest.raises(ValueError, match=r"A source must be text or JSON lines.*a\.zip"):
         read_pairs(write(tmp_path / "a.zip", "a"), text)
-    with pytest.raises(ValueError, match="JSON lines hold both sides in one file"):
+    with pytest.raises(ValueError, match="JSON lines must have both sides in one file"):
         read_pairs(text, record)
     with pytest.raises(ValueError, match=r"columns=\('en', 'de'\). Received: columns=None"):
         read_pairs(record)
-    with pytest.raises(ValueError, match=r"a\.jsonl, line 1: .*a string under 'de'"):
+    with pytest.raises(ValueError, match=r"a\.jsonl, line 1: .*a string 'de'"):
         list(read_pairs(record, columns=("en", "de")))
-    with pytest.raises(ValueError, match="Files of columns or of JSON lines"):
+    with pytest.raises(ValueError, match="Files must be all of columns"):
         read_pairs([text, record])
-    with pytest.raises(ValueError, match=r"Every source file needs its target file.*2 files and 1"):
+    with pytest.raises(
+        ValueError, match=r"Every source file must have a target file.*2 files and 1"
+    ):
         read_pairs([text, text], text)
-    with pytest.raises(ValueError, match="no use if `target` is given"):
+    with pytest.raises(ValueError, match="must not be passed with `target`"):
         read_pairs(text, text, columns=(0, 1))
     with pytest.raises(ValueError, match="an empty list"):
         read_pairs([])

@@ -94,7 +94,7 @@ def test_bad_bytes_are_named_or_replaced():
     ("spec", "field", "message"),
     [
         ("kbert_rhymes/plain", "text", r"fields \['body', 'label'\].*Received: field='text'"),
-        ("kbert_rhymes/plain", "label", r"example 0: the field 'label' is not text"),
+        ("kbert_rhymes/plain", "label", r"example 0: the field 'label' must be text"),
         ("kbert_rhymes/plain:dev", "body", r"splits \['test', 'train'\]. Received: 'dev'"),
         ("kbert_no_such_thing", "body", r"no such data set: 'kbert_no_such_thing'"),
     ],
@@ -121,7 +121,7 @@ def test_pairs_of_a_split(caplog):
         ("kbert_rhymes/plain", None, r"the features \['body', 'label'\].*Received: columns=None"),
         ("kbert_rhymes/plain", (0, 1), r"name those of source and target.*columns=\(0, 1\)"),
         ("kbert_rhymes/plain", ("body", "title"), r"fields \['body', 'label'\].*field='title'"),
-        ("kbert_rhymes/plain", ("body", "label"), "example 0: the field 'label' is not text"),
+        ("kbert_rhymes/plain", ("body", "label"), "example 0: the field 'label' must be text"),
         ("kbert_rhymes/broken:test", ("body", "label"), "example 0: invalid UTF-8 at byte 4"),
     ],
 )

@@ -130,7 +130,7 @@ def test_what_only_the_graph_knows_is_refused():
         BytePairTokenizer(CHARACTERS, [], words="llama3"),
         WordTokenizer(["</S>", "<S>", "<UNK>", "a"]),
     ):
-        with pytest.raises(NeedsTensorFlow, match=r"Without TensorFlow .* Received: a \w+ with"):
+        with pytest.raises(NeedsTensorFlow, match=r"Without TensorFlow, .* Received: a \w+ with"):
             tokenizer.array_encoder(["a"])
 
 

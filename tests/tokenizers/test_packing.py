@@ -119,7 +119,7 @@ def test_two_separators_stand_between_segments_alone():
 
 def test_pairs_with_one_text_missing():
     ids = tf.ragged.constant([[7], [8]], dtype=tf.int32)
-    with pytest.raises(tf.errors.InvalidArgumentError, match="Every pair needs both texts"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="Every pair must have two texts"):
         build_inputs(ids, ids[:1], cls_id=2, sep_id=3, pad_id=0, max_length=8)
 
 
@@ -189,5 +189,5 @@ def test_arrays_are_what_tensors_are(rows, is_pair, max_length, multiple, separa
 
 
 def test_arrays_of_pairs_without_a_second_text_are_refused():
-    with pytest.raises(ValueError, match=r"both texts.* Received: 2 and 1"):
+    with pytest.raises(ValueError, match=r"two texts.* Received: 2 and 1"):
         build_inputs(Ragged.of([[5], [6]]), Ragged.of([[7]]), **SPECIALS, max_length=9)

@@ -154,7 +154,7 @@ def test_the_chief_s_values_count(group):
 def test_a_chief_that_does_not_send_is_an_error(group, monkeypatch):
     monkeypatch.setattr(module, "_PATIENCE_SECONDS", 0.05)
     _, other = group(2)
-    with pytest.raises(RuntimeError, match="The chief's evaluation is that of all hosts"):
+    with pytest.raises(RuntimeError, match="All hosts require the chief's evaluation"):
         other.from_chief(dict)
 
 

@@ -120,7 +120,7 @@ def test_what_does_not_fit_is_refused():
         make_strategy("mirrored", 2)
     with pytest.raises(ValueError, match=r"strategy='model_parallel', model_devices=None"):
         make_strategy("model_parallel")
-    match = r"divide into groups of model_devices.*model_devices=64"
+    match = r"divisible by model_devices.*model_devices=64"
     if keras.backend.backend() != "jax":
         match = "set KERAS_BACKEND=jax. Received: KERAS_BACKEND="
     with pytest.raises(ValueError, match=match):

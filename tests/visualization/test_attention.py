@@ -204,7 +204,7 @@ def test_pieces_of_bytes_are_read_as_characters():
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"texts": ["a", "b", "c"]}, ValueError, "one text or of one pair of texts.* 3 texts"),
+        ({"texts": ["a", "b", "c"]}, ValueError, "one text or one pair of texts.* 3 texts"),
         ({"texts": []}, ValueError, "Received: 0 texts"),
         ({"texts": 3}, TypeError, "a text or a pair of texts. Received: 3"),
         ({"texts": [["a", "b"]]}, TypeError, "a text or a pair of texts"),
@@ -214,7 +214,7 @@ def test_pieces_of_bytes_are_read_as_characters():
         ({"layer": "1"}, TypeError, "layer must be a whole number, or None for all"),
         ({"kind": "cross"}, ValueError, "kind must be \"auto\" or .*: encoder. Received: 'cross'"),
         ({"view": "graph"}, ValueError, "view must be one of"),
-        ({"tokenizer": None}, ValueError, "needs its tokenizer.* Received: Encoder without one"),
+        ({"tokenizer": None}, ValueError, "requires its tokenizer.* Received: Encoder without one"),
         ({"view": "html", "layer": 2}, ValueError, "layer must be a number from 0 to 1"),
     ],
     ids=lambda x: "-".join(x) if isinstance(x, dict) else "",
@@ -230,10 +230,10 @@ def test_what_cannot_be_drawn_of_decoders(decoder, seq2seq, tokenizer):
         with pytest.raises(ValueError, match=message):
             visualization.attention(model, texts, tokenizer=tokenizer)
 
-    refuses("A decoder reads one text. Received: 2 texts", decoder, ["a", "b"])
-    refuses("a token or more. Received: ''", decoder, "")
+    refuses("A decoder requires exactly one text. Received: 2 texts", decoder, ["a", "b"])
+    refuses("at least one token. Received: ''", decoder, "")
     refuses("max_positions=12. Received: 13 tokens, of the text", decoder, "the " * 13)
-    refuses("A target is needed.* Received: a source alone", seq2seq, "the fox")
+    refuses("A target is required.* Received: a source alone", seq2seq, "the fox")
     refuses("Received: 13 tokens, of the source", seq2seq, ("the " * 12, "a"))
     refuses("Received: 13 tokens, of the target", seq2seq, ("a", "the " * 12))
 

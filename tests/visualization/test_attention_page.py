@@ -121,5 +121,5 @@ def test_a_layer_that_there_is_not():
 
 def test_more_than_a_notebook_should_hold(monkeypatch):
     monkeypatch.setattr("kbert.visualization.attention_page.MOST_BYTES", 1_000_000)
-    with pytest.raises(ValueError, match=r"at most 1 MB; a shorter text.* Received: 2 MB of"):
+    with pytest.raises(ValueError, match=r"at most 1 MB: use a shorter text.* Received: 2 MB of"):
         attention_map(weights(100, 128, 128), ["a"] * 128, view="html")

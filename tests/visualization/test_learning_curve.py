@@ -32,7 +32,7 @@ def test_a_value_that_is_none_is_a_gap_and_no_more(drawn):
 
 
 def test_what_is_no_run():
-    with pytest.raises(ValueError, match=r"two steps or more.* Received: 1 steps, values loss$"):
+    with pytest.raises(ValueError, match=r"at least two steps.* Received: 1 steps, values loss$"):
         learning_curve(STEPS[:1])
     with pytest.raises(ValueError, match="values loss, f1, of which f1 is not in every step"):
         learning_curve(STEPS, ("loss", "f1"))

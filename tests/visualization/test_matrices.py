@@ -45,7 +45,7 @@ def test_a_heat_map_of_other_columns_than_rows(drawn):
     [
         ([[1, 2]], ["a"], r"shape \(1, 2\) and 1 names"),
         ([[1, 2], [3, 4]], ["a"], "a row and a column for each name"),
-        ([[1, -2], [3, 4]], ["a", "b"], "holds counts. Received: -2"),
+        ([[1, -2], [3, 4]], ["a", "b"], "counts of at least 0. Received: -2"),
     ],
 )
 def test_what_is_no_confusion_matrix(matrix, names, message):

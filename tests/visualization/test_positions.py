@@ -75,7 +75,7 @@ def test_more_positions_than_there_are(count):
 
 @pytest.mark.parametrize("table", [np.ones(3), np.ones((0, 3)), np.full((2, 2), np.nan)])
 def test_what_is_no_table(table):
-    with pytest.raises(ValueError, match=r"is a matrix .* of finite numbers"):
+    with pytest.raises(ValueError, match=r"must be a matrix .* of finite numbers"):
         positions(table)
 
 

@@ -65,12 +65,12 @@ def test_names_do_not_meet_one_another_nor_a_bar(boxes, overlaps):
         ({}, {}, "Received: no rows"),
         (TABLE, {"teacher": "BERT"}, "Received: the teacher, 3 layers, 2 layers; teacher='BERT'"),
         (TABLE, {"cost": "bytes"}, "one of time, parameters, size. Received: 'bytes'"),
-        ({"a": {"time": 1.0}}, {}, "has a 'score'. Received: {'time': 1.0} for 'a'"),
-        ({"a": {"score": 1.0}}, {}, "has a 'time'. Received: {'score': 1.0} for 'a'"),
-        ({"a": 1.0}, {}, "has a 'score'. Received: 1.0 for 'a'"),
-        ({"a": {"time": 1.0, "score": []}}, {}, r"'score' are numbers, finite. Received: \[\]"),
+        ({"a": {"time": 1.0}}, {}, "must have a 'score'. Received: {'time': 1.0} for 'a'"),
+        ({"a": {"score": 1.0}}, {}, "must have a 'time'. Received: {'score': 1.0} for 'a'"),
+        ({"a": 1.0}, {}, "must have a 'score'. Received: 1.0 for 'a'"),
+        ({"a": {"time": 1.0, "score": []}}, {}, r"'score' must be numbers, finite. Received: \[\]"),
         ({"a": {"time": 1.0, "score": [0.5, float("nan")]}}, {}, r"Received: \[0.5, nan\] for 'a'"),
-        ({"a": {"time": 0, "score": 0.5}}, {}, "'time' are numbers, finite and above 0"),
+        ({"a": {"time": 0, "score": 0.5}}, {}, "'time' must be numbers, finite and above 0"),
     ],
 )
 def test_what_is_no_table_of_models(table, options, message):

@@ -141,7 +141,7 @@ def test_a_projection_of_vectors_that_are_all_one(method, drawn):
 def test_the_fewest_vectors(method, least):
     vectors, labels = RNG.normal(size=(least, 3)), list("abcde"[:least])
     assert len(dots(projection(vectors, labels, method=installed(method)))) == least
-    with pytest.raises(ValueError, match=rf'by "{method}" needs {least} vectors or more'):
+    with pytest.raises(ValueError, match=rf'by "{method}" requires at least {least} vectors'):
         projection(vectors[1:], labels[1:], method=method)
 
 
@@ -153,7 +153,7 @@ def test_the_fewest_vectors(method, least):
         (([1, 2], ["a", "b"]), {}, r"shape \(2,\)"),
         (([[1, np.nan], [1, 1]], ["a", "b"]), {}, "finite numbers"),
         (([[1], [2]], ["a", "b"]), {"method": "lda"}, "one of pca, tsne, umap. Received: 'lda'"),
-        (([[1], [2]], ["a", "b"]), {"neighbours": 1}, "whole number from 2. Received: 1"),
+        (([[1], [2]], ["a", "b"]), {"neighbours": 1}, "whole number of at least 2. Received: 1"),
     ],
 )
 def test_what_is_no_projection(arguments, options, match):

@@ -96,26 +96,26 @@ def test_a_word_with_blanks_and_one_that_comes_twice(tmp_path, caplog):
     path.write_text("a 1 2\n. . 3 4\na 5 6\n")
     found = WordVectors.load(path)
     assert (found.words, found.matrix.tolist()) == (["a", ". ."], [[1, 2], [3, 4]])
-    assert "has 1 words twice or more: the first vector of each is kept" in caplog.text
+    assert "has 1 repeated words: only the first vector of each word is used" in caplog.text
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("a 1 2\nb 1\n", r"line 2: a line is a word and 2 numbers.*Received: 'b 1'"),
-        ("a 1 2\nb 1 nan\n", r"line 2: a vector is of finite numbers. Received: 'nan' for 'b'"),
-        ("a 1 2\nb 1 x\n", r"line 2: a vector is of finite numbers. Received: 'x' for 'b'"),
-        ("a 1 1e99\n", r"line 1: a vector is of finite numbers. Received: '1e99' for 'a'"),
-        ("a\n", r"line 1: a line is a word and numbers"),
-        ("3 2\na 1 2\n", r"says how many vectors follow: 3. Received: 1"),
-        ("0 2\n", r"holds no vector of a word"),
+        ("a 1 2\nb 1\n", r"line 2: a line must be a word and 2 numbers.*Received: 'b 1'"),
+        ("a 1 2\nb 1 nan\n", r"line 2: a vector must have finite numbers. Received: 'nan' for 'b'"),
+        ("a 1 2\nb 1 x\n", r"line 2: a vector must have finite numbers. Received: 'x' for 'b'"),
+        ("a 1 1e99\n", r"line 1: a vector must have finite numbers. Received: '1e99' for 'a'"),
+        ("a\n", r"line 1: a line must be a word and numbers"),
+        ("3 2\na 1 2\n", r"as its header declares, 3. Received: 1"),
+        ("0 2\n", r"must have at least one word with its vector"),
         (
             "a 1 2\nb 3 4 5\n",
-            r"line 2: a line is a word and 2 numbers.*no more. Received: 'b 3 4 5'",
+            r"line 2: a line must be a word and 2 numbers.*nothing more. Received: 'b 3 4 5'",
         ),
-        ("2 2\na 1 2\nb 3 4 5\n", r"line 3: a line is a word and 2 numbers.*no more"),
-        ("the 0.1\nfox 0.1 0.2\n", r"line 2: a line is a word and 1 numbers.*no more"),
-        (" 1 2\nb 3 4\n", r"line 1: a line is a word and numbers.*Received: ' 1 2'"),
+        ("2 2\na 1 2\nb 3 4 5\n", r"line 3: a line must be a word and 2 numbers.*no more"),
+        ("the 0.1\nfox 0.1 0.2\n", r"line 2: a line must be a word and 1 numbers.*no more"),
+        (" 1 2\nb 3 4\n", r"line 1: a line must be a word and numbers.*Received: ' 1 2'"),
     ],
 )
 def test_damaged_text(tmp_path, content, message):
@@ -127,12 +127,15 @@ def test_damaged_text(tmp_path, content, message):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (binary()[:-4], r"word 5 of 5: a vector has 12 bytes. Received: 9, then the file ends"),
-        (b"9 3\n" + binary()[4:], r"word 6 of 9: the file ends. Received: b''"),
-        (b"x 3\n", r"begins with the number of words and the width. Received: 'x 3"),
-        (b"1 1\n\xff \0\0\0\0", r"a word is in UTF-8.*Received: b'\\xff'"),
+        (
+            binary()[:-4],
+            r"word 5 of 5: a vector must have 12 bytes. Received: 9, then the file ends",
+        ),
+        (b"9 3\n" + binary()[4:], r"word 6 of 9: the file is truncated. Received: b''"),
+        (b"x 3\n", r"must begin with the number of words and the width. Received: 'x 3"),
+        (b"1 1\n\xff \0\0\0\0", r"a word must be UTF-8.*Received: b'\\xff'"),
         (b"1 1\na \0\0\xc0\x7f", r"finite numbers. Received: nan for 'a'"),
-        (b"999999999999 65000\na ", r"word 1 of 999999999999: a vector has 260000 bytes"),
+        (b"999999999999 65000\na ", r"word 1 of 999999999999: a vector must have 260000 bytes"),
     ],
 )
 def test_damaged_binary(tmp_path, content, message):
@@ -186,11 +189,14 @@ def test_fasttext(tmp_path, minn, maxn):
     ("changes", "message"),
     [
         ({"version": struct.pack("<i", 11)}, r"version 12. Received: version 11"),
-        ({"quantised": b"\1"}, r"Quantised and pruned models are not read"),
+        ({"quantised": b"\1"}, r"Quantised and pruned models are not supported"),
         ({"counts": struct.pack("<3i2q", 5, 5, 0, 99, 3)}, r"Quantised and pruned"),
-        ({"counts": struct.pack("<3i2q", 2**30, 5, 2**30 - 5, 99, -1)}, r"A dictionary has words"),
+        (
+            {"counts": struct.pack("<3i2q", 2**30, 5, 2**30 - 5, 99, -1)},
+            r"A dictionary must have words",
+        ),
         ({"sizes": struct.pack("<2q", 2**40, 3)}, r"must have 5 \+ 7 rows of 3 numbers"),
-        ({"table": b"\0" * 10, "rest": b""}, r"The table has 144 bytes. Received: 10, then"),
+        ({"table": b"\0" * 10, "rest": b""}, r"The table must have 144 bytes. Received: 10, then"),
         ({"arguments": b""}, r"."),
     ],
 )
@@ -227,7 +233,7 @@ def test_any_damage_is_an_error_or_a_file(tmp_path, name, data):
 
 @pytest.mark.parametrize("words", [["a b"], ["a\n"], [""]])
 def test_words_that_no_line_holds(tmp_path, words):
-    with pytest.raises(ValueError, match=r"words without blanks and ends of lines. Received: "):
+    with pytest.raises(ValueError, match=r"no blanks and no line breaks .*Received: "):
         WordVectors(words, [[1.0]]).save(tmp_path / "v.bin")
     assert not (tmp_path / "v.bin").exists()
 

@@ -27,9 +27,9 @@ def test_analogies_leave_the_question_s_words_out():
 def test_vectors_and_what_has_none():
     np.testing.assert_array_equal(FAMILY.vectors(["king", "man"]), FAMILY.matrix[[2, 0]])
     assert ("king" in FAMILY, "fox" in FAMILY, len(FAMILY), FAMILY.width) == (True, False, 5, 4)
-    with pytest.raises(KeyError, match=r"have vectors. Received: 'fox', 'ox'"):
+    with pytest.raises(KeyError, match=r"must have a vector. Received: 'fox', 'ox'"):
         FAMILY.vectors(["king", "fox", "ox"])
-    with pytest.raises(ValueError, match=r"At least one word is looked for. Received: k=0"):
+    with pytest.raises(ValueError, match=r"`k` must be at least 1. Received: k=0"):
         FAMILY.nearest("king", 0)
 
 
@@ -44,9 +44,9 @@ def test_a_text_is_the_mean_of_its_words():
     [
         (["a", "a"], np.ones((2, 2)), r"Received: 2 words, 1 of them different"),
         (["a"], np.ones((2, 2)), r"vectors of shape \(2, 2\)"),
-        (["a"], np.ones(1), r"finite numbers, one or more. Received: shape \(1,\)"),
+        (["a"], np.ones(1), r"\(words, width\), and not empty. Received: shape \(1,\)"),
         (["a"], [[np.nan]], r"finite numbers"),
-        ([], np.ones((0, 2)), r"one or more. Received: shape \(0, 2\)"),
+        ([], np.ones((0, 2)), r"not empty. Received: shape \(0, 2\)"),
     ],
 )
 def test_what_is_no_table(words, vectors, message):
@@ -91,12 +91,16 @@ def test_a_seed_decides():
     [
         (texts(9), {"width": 0}, r"`width` must be a whole number, 1 or more. Received: 0"),
         (texts(9), {"epochs": True}, r"`epochs` must be a whole number"),
-        (texts(9), {"subsample": 2}, r"`subsample` is a share.*subsample=2"),
+        (texts(9), {"subsample": 2}, r"`subsample` must be above 0.*subsample=2"),
         (texts(9), {"learning_rate": 0}, r"`learning_rate` above 0.*learning_rate=0"),
         (texts(9), {"min_count": 99}, r"occur 99 times.*Received: 0 of 9 words, 36 tokens"),
-        ("one text", {}, r"`texts` are several. Received: one string"),
-        ([["the", "cat"]], {}, r"A text is a string, whole. Received: \['the', 'cat'\]"),
-        ([], {}, r"two words or more.*Received: 0 of 0 words, 0 tokens"),
+        ("one text", {}, r"`texts` must be several texts. Received: one string"),
+        (
+            [["the", "cat"]],
+            {},
+            r"A text must be a string, not yet split. Received: \['the', 'cat'\]",
+        ),
+        ([], {}, r"At least two words.*Received: 0 of 0 words, 0 tokens"),
     ],
 )
 def test_what_cannot_be_learnt(given, options, message):

@@ -29,7 +29,7 @@ from kbert.io.paths import Path
 OPTIONS_FILE, WEIGHTS_FILE = "options.json", "lm_weights.hdf5"  # names for writing
 _OPTIONS, _WEIGHTS = "*options.json", "*weights.hdf5"  # patterns for reading
 
-READS = "one of ELMo's (*options.json + *weights.hdf5)"
+READS = "an ELMo folder (*options.json + *weights.hdf5)"
 TAKES = ("task",)
 
 
@@ -85,8 +85,8 @@ def write_folder(
     """
     if task is not None:
         raise ValueError(
-            "bilm files hold a language model alone: save the task as 'kbert', or its Elmo. "
-            f"Received: a {task.get('kind')}"
+            "A folder of a biLM can only contain a language model: save the task as 'kbert', or "
+            f"save its Elmo. Received: a {task.get('kind')}"
         )
     folder = Path(folder)
     refuse_other(folder, CONFIG_FILE, "a kbert preset")
@@ -97,7 +97,7 @@ def write_folder(
                 refuse_other(folder, path.name, "another biLM")
     options = json.dumps(write_options(config), indent=2) + "\n"
     if config.vocabulary_size is not None:
-        logging.warning("%s: without the softmax, for which the format has no place", folder)
+        logging.warning("%s: saved without the softmax, which the format does not support", folder)
     table = places(config)
     named = {place.theirs: place.to_theirs(arrays[place.ours]) for place in table}
     folder.mkdir(parents=True, exist_ok=True)
@@ -114,7 +114,7 @@ def _only(folder: Path, pattern: str) -> Path:
     found = _files(folder, pattern)
     if len(found) != 1:
         raise ValueError(
-            f"A folder of a biLM holds one {_OPTIONS} and one {_WEIGHTS}. Received: "
+            f"A folder of a biLM must have one {_OPTIONS} and one {_WEIGHTS}. Received: "
             f"{', '.join(path.name for path in found) or f'no {pattern}'} in {folder}"
         )
     return found[0]
@@ -125,7 +125,7 @@ def _read_hdf5(path: Path) -> dict[str, np.ndarray]:
         for name, dataset in datasets.items():
             if dataset.dtype.kind not in "fiu":
                 raise ValueError(
-                    f"Weights are numbers. Received: {name} ({dataset.dtype}) in {path}"
+                    f"Weights must be numbers. Received: {name} ({dataset.dtype}) in {path}"
                 )
         return {name: np.asarray(dataset[()]) for name, dataset in datasets.items()}
 

@@ -91,12 +91,12 @@ def write_options(config: ElmoConfig) -> dict[str, Any]:
     """
     if config.activation not in _ACTIVATIONS:
         raise ValueError(
-            f"bilm-tf knows the activations {' and '.join(_ACTIVATIONS)}. "
-            f"Received: activation={config.activation!r}"
+            f"bilm-tf supports only the activations {' and '.join(_ACTIVATIONS)}. Received: "
+            f"activation={config.activation!r}"
         )
     if config.num_filters < config.projection_size:
         raise ValueError(
-            "bilm-tf has at least as many filters as `projection_size`. Received: "
+            "bilm-tf requires at least as many filters as `projection_size`. Received: "
             f"{config.num_filters} filters, projection_size={config.projection_size}"
         )
     _check_projection(config, "the config")
@@ -124,6 +124,6 @@ def _check_projection(config: Any, source: str) -> None:
     # With equal sizes the original has no projection, but kbert does.
     if config.projection_size >= config.lstm_size:
         raise ValueError(
-            "A cell's output must be projected to fewer numbers than its state has. Received: "
+            "The projection of a cell's output must be smaller than its state. Received: "
             f"projection_dim={config.projection_size}, dim={config.lstm_size} in {source}"
         )

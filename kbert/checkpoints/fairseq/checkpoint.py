@@ -21,7 +21,7 @@ from kbert.io.arrays import widened
 from kbert.io.paths import Path
 
 MODEL_FILE = "model.pt"
-READS = f"RoBERTa of fairseq ({MODEL_FILE})"
+READS = f"a RoBERTa of fairseq ({MODEL_FILE})"
 # Key of fairseq's settings -> key of Hugging Face's config.
 _SIZES = {
     "encoder_layers": "num_hidden_layers",
@@ -106,14 +106,14 @@ def read_folder(folder: Path) -> Checkpoint:
             arrays |= _renamed(short, widened(file.get_tensor(name)))
     if len(classifiers) > 1:
         raise ValueError(
-            "kbert reads a model of fairseq's with one head for classes. "
-            f"Received: {', '.join(sorted(classifiers))} in {path}"
+            "A model of fairseq must have at most one head for classes. Received: "
+            f"{', '.join(sorted(classifiers))} in {path}"
         )
     for name in (_WORDS, _POSITIONS):
         if name not in arrays or arrays[name].ndim != 2:
             raise ValueError(
-                "A RoBERTa of fairseq's has tables of tokens and of positions. "
-                f"Received: no {name} of {len(arrays)} arrays in {path}"
+                "A RoBERTa of fairseq must have tables of tokens and positions. Received: no "
+                f"{name} among {len(arrays)} arrays in {path}"
             )
     content = _config(settings, arrays)
     segment = np.zeros((1, arrays[_WORDS].shape[1]), np.float32)  # fairseq has no segments
@@ -135,14 +135,14 @@ def _settings(beside: Mapping[str, Any], source: str) -> Mapping[str, Any]:
         found = found.state
     if not isinstance(found, dict):
         raise ValueError(
-            "A file of fairseq's says its model's sizes in `args`, or in `model` of `cfg`. "
-            f"Received: neither in {source}"
+            "A file of fairseq must contain the model's settings in `args`, or in `model` of "
+            f"`cfg`. Received: neither in {source}"
         )
     missing = [key for key in _SIZES if type(found.get(key)) is not int]
     if missing:
         raise ValueError(
-            f"The settings of a RoBERTa of fairseq's give {', '.join(_SIZES)}. "
-            f"Received: no {', '.join(missing)} in {source}"
+            f"The settings of a RoBERTa of fairseq must include {', '.join(_SIZES)}. Received: no "
+            f"{', '.join(missing)} in {source}"
         )
     return found
 
@@ -152,7 +152,7 @@ def _require(required: Mapping[str, Any], settings: Mapping[str, Any], source: s
     for key, value in required.items():
         if settings.get(key, value) not in (value, None):
             raise ValueError(
-                f"`{key}` must be {value!r} in a RoBERTa of fairseq's that kbert reads. "
+                f"`{key}` must be {value!r} in a RoBERTa of fairseq that kbert supports. "
                 f"Received: {settings[key]!r:.40} in {source}"
             )
 

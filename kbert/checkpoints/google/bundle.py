@@ -40,8 +40,8 @@ def find_checkpoint(folder: Path) -> Path:
     prefixes = sorted(p.name.removesuffix(".index") for p in _files(folder) if p.suffix == ".index")
     if not prefixes:
         raise ValueError(
-            "A TensorFlow checkpoint is an .index file and its .data files; the first is missing. "
-            f"Received: {folder}"
+            "A TensorFlow checkpoint must have an .index file and .data files; the .index file is "
+            f"missing. Received: {folder}"
         )
     if len(prefixes) == 1:
         return folder / prefixes[0]
@@ -51,7 +51,7 @@ def find_checkpoint(folder: Path) -> Path:
     named = match and re.split(r"[/\\]", match[1])[-1]
     if named is None or named not in prefixes:
         raise ValueError(
-            "Of several checkpoints in a folder the file `checkpoint` must name one, as "
+            "With several checkpoints in a folder, the file `checkpoint` must name one, such as "
             f'`model_checkpoint_path: "{prefixes[-1]}"`. Received: {folder} with '
             f"{', '.join(prefixes)}" + (f", where it names {named}" if named else "")
         )
@@ -83,7 +83,7 @@ def read_tensors(prefix: Path, wanted: Callable[[str], bool]) -> dict[str, np.nd
     values = [p for p in _files(prefix.parent) if p.name.startswith(f"{prefix.name}.data-")]
     if not values:
         raise ValueError(
-            "A TensorFlow checkpoint's values lie in its .data files, which are missing. "
+            "A TensorFlow checkpoint must have .data files with its values; they are missing. "
             f"Received: {prefix}.index alone"
         )
     try:
@@ -100,7 +100,7 @@ def read_tensors(prefix: Path, wanted: Callable[[str], bool]) -> dict[str, np.nd
     except (tf.errors.OpError, IndexError, RuntimeError, ValueError) as error:
         reason = getattr(error, "message", None) or str(error)
         raise ValueError(
-            f"The TensorFlow checkpoint is damaged or cut short ({reason}). Received: {prefix}"
+            f"The TensorFlow checkpoint is damaged or truncated ({reason}). Received: {prefix}"
         ) from error
 
 

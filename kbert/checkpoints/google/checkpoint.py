@@ -51,7 +51,7 @@ from kbert.core.types import Arrays
 from kbert.io.json_file import read_json
 from kbert.io.paths import Path
 
-READS = "a Google one (*_config.json + *.ckpt.index, TensorFlow 1 or the Model Garden's)"
+READS = "a Google folder (*_config.json + *.ckpt.index, TensorFlow 1 or the Model Garden's)"
 # Hugging Face kept Google's keys, except for the epsilon, which is fixed in Google's code.
 _FIELDS = {key: field for key, field in Bert.fields.items() if key != "layer_norm_eps"}
 # The original code's default for an absent key.
@@ -212,8 +212,8 @@ def read_folder(folder: Path) -> Checkpoint:
         if content is not None:  # ELECTRA's releases have no config
             hint = f" By the shapes of the weights it is {json.dumps(content)}."
         raise ValueError(
-            f"The sizes of a Google model lie in {architecture.name}_config.json next to its "
-            f"checkpoint, which is missing: write it.{hint} Received: {folder}"
+            f"A Google model requires {architecture.name}_config.json next to its checkpoint, "
+            f"with its sizes: write this file.{hint} Received: {folder}"
         )
     return make_checkpoint(variables, read_config(architecture, read_json(path), str(path)))
 
@@ -314,9 +314,9 @@ def _architecture(names: Iterable[str], prefix: Path) -> Architecture:
             return architecture
     shown = ", ".join(sorted(names)[:3])
     raise ValueError(
-        f"A Google checkpoint has variables below {', '.join(_STARTS)}, as the original TF1 code "
-        "of BERT, ALBERT and ELECTRA or that of the Model Garden names them; a SavedModel that "
-        "kbert exported is for serving, and its task is loaded from the preset it was made of. "
+        f"A Google checkpoint must have variables below {', '.join(_STARTS)}, as in the original "
+        "TF1 code of BERT, ALBERT and ELECTRA or in that of the Model Garden. A SavedModel that "
+        "kbert exported is for serving: load its task from the preset that was exported. "
         f"Received: {prefix} with {shown}, …"
     )
 
@@ -332,7 +332,7 @@ def find_config(folder: Path, architecture: Architecture) -> Path | None:
         found = [f"{architecture.name}_config.json"]
     if len(found) > 1:
         raise ValueError(
-            f"A Google folder holds one config of the model. Received: {', '.join(found)} in "
+            f"A Google folder must have one config of the model. Received: {', '.join(found)} in "
             f"{folder}"
         )
     return folder / found[0] if found else None

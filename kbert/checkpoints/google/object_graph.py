@@ -47,7 +47,7 @@ def read_named_variables(prefix: Path) -> tuple[dict[str, np.ndarray], tuple[str
     counts = Counter(names[key] for key in floats)
     if twice := sorted(key for key in floats if counts[names[key]] > 1):
         raise ValueError(
-            "A checkpoint that kbert reads holds one model: two variables of one name are of two. "
+            "A checkpoint must contain one model, so the names of its variables must be unique. "
             f"Received: {' and '.join(twice[:2])}, both {names[twice[0]]}, in {prefix}"
         )
     left = tuple(sorted(key for key in names if key not in floats))

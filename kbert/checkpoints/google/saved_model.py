@@ -76,25 +76,27 @@ def _content(variables: Variables, graph: Any, folder: Path) -> dict[str, int]:
     content = measure(variables)
     if content is None:
         raise ValueError(
-            "The tables and the first matrix of a model in a SavedModel tell its sizes; one of "
-            f"them is missing or of another rank. Received: {folder}"
+            "The sizes of a model in a SavedModel must follow from its tables and first matrix, "
+            f"one of which is missing or of another rank. Received: {folder}"
         )
     if variables.is_albert:
         content["num_hidden_layers"] = _depth(graph)
         if not content["num_hidden_layers"]:
             raise ValueError(
-                "How many layers share the weights of an ALBERT does not show in this SavedModel: "
+                "This SavedModel does not show how many layers share the weights of its ALBERT: "
                 f"write it to {beside}. Received: {folder}, where the rest is "
                 f"{json.dumps(content)}"
             )
     if not variables.is_named_by_garden:
         if content["hidden_size"] % 64:
             raise ValueError(
-                "The number of heads of a SavedModel in TensorFlow 1 format is the width / 64, "
-                f"unless it is in {beside}. Received: {content['hidden_size']} in {folder}"
+                "The width of a model in a SavedModel in TensorFlow 1 format must be a multiple "
+                f"of 64, as it has width / 64 heads, unless their number is in {beside}. "
+                f"Received: {content['hidden_size']} in {folder}"
             )
         logging.info(
-            "%s: %d heads, the width / 64 as in all published models; %s would say otherwise",
+            "%s: assuming %d heads, the width / 64 as in all published models; %s can set another "
+            "number",
             folder,
             content["num_attention_heads"],
             beside,

@@ -79,7 +79,7 @@ def write_config(
     incompatibilities = architecture.incompatibilities(config)
     if incompatibilities:
         raise ValueError(
-            f"Hugging Face's {architecture.title} cannot be this model: "
+            f"Hugging Face's {architecture.title} does not support this model: "
             f"{'; '.join(incompatibilities)}. Received: {config}"
         )
     there = {here: there for there, here in reversed(list(architecture.activations.items()))}
@@ -133,8 +133,8 @@ def read_labels(content: Mapping[str, Any], count: int, source: str) -> tuple[st
     unnamed = any(name not in by_class.get(i, {name}) for name, i in at.items())
     if contradicted or unnamed or (ids and not {*at} & {*ids}):
         logging.warning(
-            "%s: the classes are %s, by `id2label` as in transformers; `label2id` says otherwise: "
-            "%.200r",
+            "%s: the classes are %s, from `id2label` as in transformers; `label2id` contradicts "
+            "it: %.200r",
             *(source, ", ".join(labels[:_SHOWN]), ids),
         )
     return labels
@@ -214,7 +214,7 @@ def write_head_dropout(
     key, absent = architecture.head_dropouts.get(head, (None, None))
     if key is None and rate not in (None, usual):
         logging.warning(
-            "Hugging Face's %s has no place for the dropout of this head: dropout=%s",
+            "Hugging Face's %s does not support a dropout of this head: dropout=%s",
             *(architecture.title, rate),
         )
     if key is None or (rate is None and absent is None):

@@ -61,14 +61,14 @@ def read_tensorflow(path: Path) -> dict[str, np.ndarray]:
             ]
             if not parts:
                 raise ValueError(
-                    "An array of a tf_model.h5 lies in a layer of a model. "
-                    f"Received: {key} in {path}"
+                    f"An array of a tf_model.h5 must be in a layer of a model. Received: {key} in "
+                    f"{path}"
                 )
             name, array = _renamed(parts, widened(dataset[()]))
             if name in arrays and not np.array_equal(arrays[name], array):
                 raise ValueError(
-                    "Copies of an array must be equal: layers share it. "
-                    f"Received: two of {name} in {path}"
+                    f"Copies of an array that layers share must be equal. Received: two of {name} "
+                    f"in {path}"
                 )
             arrays[name] = array
     # ALBERT's TensorFlow class has two biases and adds only the second.
@@ -100,7 +100,7 @@ def read_flax(path: Path) -> dict[str, np.ndarray]:
     except (ValueError, TypeError, KeyError, RecursionError, msgpack.UnpackException) as error:
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise ValueError(
-            f"The file is damaged, cut short, or not one of Flax ({reason}). Received: {path}"
+            f"The file is damaged, truncated or not a Flax file ({reason}). Received: {path}"
         ) from error
     return arrays
 
@@ -119,7 +119,7 @@ def _extension(code: int, content: bytes) -> np.ndarray:
     import msgpack
 
     if code not in (_ARRAY, _SCALAR):
-        raise ValueError(f"an extension {code} is none of arrays")
+        raise ValueError(f"an extension {code} that is not for arrays")
     shape, kind, numbers = msgpack.unpackb(content, max_bin_len=len(content))
     if kind not in _DTYPES:
         raise ValueError(f"an array of {kind!r:.40}")

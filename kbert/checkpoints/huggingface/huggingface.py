@@ -47,7 +47,7 @@ from kbert.io.paths import Path
 
 CONFIG_FILE = "config.json"
 READS = (
-    f"a Hugging Face one ({CONFIG_FILE} + model.safetensors, pytorch_model.bin, tf_model.h5 or "
+    f"a Hugging Face folder ({CONFIG_FILE} + model.safetensors, pytorch_model.bin, tf_model.h5 or "
     "flax_model.msgpack)"
 )
 TAKES = ("task", "tokenizer", "labels", "architecture", "max_shard_size", "weight_dtype")
@@ -75,8 +75,8 @@ def check_has_keys(folder: Path, keys: Iterable[str], is_one: bool) -> None:
     content = read_json(folder / CONFIG_FILE) if is_one and (folder / CONFIG_FILE).is_file() else {}
     if absent := [key for key in keys if key not in content]:
         raise ValueError(
-            "`ignore` names keys of a Hugging Face config.json. "
-            f"Received: {', '.join(map(repr, absent))}, of which {folder} has none"
+            "`ignore` must name keys of a Hugging Face config.json. Received: "
+            f"{', '.join(map(repr, absent))}, of which {folder} has none"
         )
 
 
@@ -126,8 +126,8 @@ def write_folder(
     """
     if weight_dtype not in WEIGHT_DTYPES:
         raise ValueError(
-            f"Weights are written in {' or '.join(WEIGHT_DTYPES)}. "
-            f"Received: weight_dtype={weight_dtype!r}"
+            f"`weight_dtype` must be {' or '.join(WEIGHT_DTYPES)}. Received: "
+            f"weight_dtype={weight_dtype!r}"
         )
     preset.refuse_other(Path(folder), preset.CONFIG_FILE, "a kbert preset")
     preset.refuse_other(Path(folder), "model.weights.h5", "a KerasHub preset")
@@ -268,7 +268,10 @@ def export_model(
     _check_rows(table, arrays, task or {})
     heads = [name for name in CLASSIFIERS if f"{name}/dense/kernel" in arrays]
     if len(heads) > 1:
-        raise ValueError(f"A model there has one head for classes. Received: {' and '.join(heads)}")
+        raise ValueError(
+            "A model of Hugging Face can have only one head for classes. Received: "
+            f"{' and '.join(heads)}"
+        )
     head = heads[0] if heads else None
     there = table.unfold(write_arrays(table.rules(config, head), arrays), content)
     ending = _class_ending(table, arrays, head)
@@ -323,7 +326,7 @@ def _foreign_head(
         if len(bias) != 1:
             return (
                 f"a regression of {len(bias)} numbers for each text, where kbert's TextRegressor "
-                "gives one"
+                "has one"
             )
     names = sorted(name for name in unknown if name.startswith(architecture.heads))
     if task is not None or not names:
@@ -352,7 +355,9 @@ def _tell_of_activation(content: Mapping[str, Any], task: Mapping[str, Any], sou
         here = f"The scores of a TextClassifier are {ours} of its logits"
         if name == "sigmoid":
             here += ", with multi_label=True sigmoid"
-    logging.warning("%s: sentence-transformers gives %s of them, by %s", here, name, source)
+    logging.warning(
+        "%s: sentence-transformers applies %s to them, according to %s", here, name, source
+    )
 
 
 def _class_ending(architecture: Architecture, arrays: Arrays, head: str | None) -> str:
@@ -377,8 +382,8 @@ def _check_rows(architecture: Architecture, arrays: Arrays, task: Mapping[str, A
     bare = not architecture.classifier_settings.get("input_tokens", True)
     if bare and "classifier/dense/kernel" in arrays and task.get("input_tokens", True):
         raise ValueError(
-            f"A classifier on Hugging Face's {architecture.title} reads the text alone. "
-            "Received: one that learned on rows with input tokens"
+            f"A classifier on Hugging Face's {architecture.title} does not support input tokens. "
+            "Received: one that was trained with input tokens"
         )
 
 
@@ -392,7 +397,7 @@ def _check_objective(architecture: Architecture, arrays: Arrays, task: Mapping[s
         return
     if architecture.sentence_objective not in objectives:
         raise ValueError(
-            f"The sentence head of Hugging Face's {architecture.title} is of the objective "
+            f"The sentence head of Hugging Face's {architecture.title} must have the objective "
             f"{architecture.sentence_objective}. Received: a head of {objectives[0]}"
         )
 
@@ -402,16 +407,16 @@ def why_not(files: Collection[str]) -> str | None:
     for name in _IN_SHARDS:
         if name in files:
             return (
-                f"{name} leads to shards of transformers' TensorFlow or Flax classes: load them "
+                f"{name} refers to shards of transformers' TensorFlow or Flax classes: load them "
                 "with from_pretrained(folder, from_tf=True or from_flax=True) of a transformers "
                 "below version 5 and save them with save_pretrained, as safetensors."
             )
     if sentence_transformers.MODULES_FILE in files:
         return (
-            f"{sentence_transformers.MODULES_FILE} has the model in a folder of its own, as old "
-            "versions of sentence-transformers wrote it: SentenceTransformer(folder).save(other) "
-            "of a current one writes a folder that kbert reads."
+            f"{sentence_transformers.MODULES_FILE} has the model in a separate folder, as in old "
+            "versions of sentence-transformers: SentenceTransformer(folder).save(other) of a "
+            "current version writes a folder that kbert supports."
         )
     if "config.json" not in files and {*weights.FILES} & {*files}:
-        return "Weights alone do not say what model they are of: config.json is missing."
+        return "Weights alone do not define a model: config.json is missing."
     return None

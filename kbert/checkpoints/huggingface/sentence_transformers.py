@@ -70,7 +70,7 @@ def extended(checkpoint: Checkpoint, folder: Path) -> Checkpoint:
     if modules == [("Transformer", folder)] and (checkpoint.task or {}).get("kind") in RERANKERS:
         if prompts := [name for name in settings if name.endswith("_prompt")]:
             logging.warning(
-                "%s: not used, as kbert puts no prompts before the texts of a pair: %s",
+                "%s: not used, as kbert does not support prompts for texts of a pair: %s",
                 *(folder / _PROMPTS_FILE, ", ".join(prompts)),
             )
         own = {k: v for k, v in (checkpoint.task or {}).items() if k != "max_length"}
@@ -91,12 +91,12 @@ def extended(checkpoint: Checkpoint, folder: Path) -> Checkpoint:
             task["normalize"] = True
         else:
             raise ValueError(
-                "A folder of sentence-transformers has a Transformer in the folder itself, then "
-                "Pooling, and perhaps one Dense and Normalize. "
-                f"Received: {name} in {place}, by {folder / MODULES_FILE}"
+                "A folder of sentence-transformers must have a Transformer in the folder itself, "
+                f"then Pooling, and optionally one Dense and Normalize. Received: {name} in "
+                f"{place}, according to {folder / MODULES_FILE}"
             )
     if "token_pooling" not in task:
-        raise ValueError(f"A module Pooling must be there. Received: none in {folder}")
+        raise ValueError(f"The folder must have a module Pooling. Received: none in {folder}")
     return dataclasses.replace(checkpoint, task=task, arrays=arrays, labels=None, foreign_head=None)
 
 
@@ -178,11 +178,13 @@ def read_modules(folder: Path) -> list[tuple[str, Path]]:
         modules = [(module["type"].rpartition(".")[2], module["path"]) for module in found]
         modules[0]  # raises if there is none
     except (ValueError, TypeError, LookupError, AttributeError) as error:
-        raise ValueError(f"{path} is a list of modules with `type` and `path` ({error})") from error
+        raise ValueError(
+            f"{path} must be a list of modules with `type` and `path` ({error})"
+        ) from error
     for _, place in modules:
         if not isinstance(place, str) or "/" in place.strip("/") or ".." in place:
             raise ValueError(
-                f"The modules lie in folders beside {path}. Received: a path {place!r}"
+                f"The modules must be in folders next to {path}. Received: a path {place!r}"
             )
     places = [place.strip("/").removeprefix(".") for _, place in modules]
     return [
@@ -204,8 +206,8 @@ def row_settings(folder: Path, max_positions: int) -> dict[str, Any]:
     settings = longest_row(folder, max_positions, content.get("max_seq_length"))
     if content.get("do_lower_case") and not _of_tokenizer(folder).get("do_lower_case"):
         raise ValueError(
-            "Texts in lower case are the tokenizer's to make. "
-            f"Received: do_lower_case in {path}, and not in tokenizer_config.json"
+            f"Texts must be lowercased by the tokenizer. Received: do_lower_case in {path}, and "
+            "not in tokenizer_config.json"
         )
     return settings | prompt_settings(folder)
 
@@ -234,7 +236,8 @@ def longest_row(folder: Path, max_positions: int, longest: Any = None) -> dict[s
         return {}
     if not is_number or longest % 1 != 0:  # also true for NaN
         raise ValueError(
-            f"The longest row is a number of tokens, a whole one. Received: {longest!r} for {path}"
+            f"The maximum sequence length must be a whole number of tokens. Received: {longest!r} "
+            f"for {path}"
         )
     return {"max_length": int(longest)}
 
@@ -249,18 +252,18 @@ def prompt_settings(folder: Path) -> dict[str, Any]:
     usual = content.get("default_prompt_name")
     if unknown := sorted({*prompts} - {*_PROMPTS}) or ([usual] if usual else []):
         raise ValueError(
-            f"Prompts are {' and '.join(_PROMPTS)}, and none is put before texts that nobody "
-            f"named one for. Received: {', '.join(unknown)} in {path}"
+            f"Prompts must be {' and '.join(_PROMPTS)}, and there must be no default prompt. "
+            f"Received: {', '.join(unknown)} in {path}"
         )
     if (width := content.get("truncate_dim")) is not None:
         raise ValueError(
-            "A TextEmbedder gives whole vectors, whose first entries are taken of what it gives: "
-            "set `truncate_dim` to null in the file, and cut vectors[:, :n]. "
-            f"Received: truncate_dim={width!r} in {path}"
+            "`truncate_dim` must be null, as a TextEmbedder returns whole embeddings: change it "
+            "in the file, and truncate them with vectors[:, :n]. Received: "
+            f"truncate_dim={width!r} in {path}"
         )
     if (similarity := content.get("similarity_fn_name")) not in (None, "cosine"):
         logging.warning(
-            "kbert's similarity is the cosine: sentence-transformers compares by %r, by %s",
+            "kbert's similarity is the cosine; sentence-transformers uses %r, according to %s",
             similarity,
             path,
         )
@@ -281,8 +284,8 @@ def _read_pooling(folder: Path) -> str:
         if said in theirs and content.get("include_prompt", True):
             return name
     raise ValueError(
-        f"kbert pools by one of {', '.join(_POOLINGS)}, prompts included. Received: "
-        f"{said}, include_prompt={content.get('include_prompt', True)} in {path}"
+        f"The pooling must be one of {', '.join(_POOLINGS)}, prompts included. Received: {said}, "
+        f"include_prompt={content.get('include_prompt', True)} in {path}"
     )
 
 
@@ -295,14 +298,15 @@ def _read_dense(folder: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     kind = said.rpartition(".")[2] if isinstance(said, str) else said
     if kind not in names or content.get("use_residual"):
         raise ValueError(
-            f"The activation of a Dense is one of {', '.join(names)}, and nothing is added to it. "
-            f"Received: {said!r}, use_residual={content.get('use_residual', False)} in {path}"
+            f"The activation of a Dense must be one of {', '.join(names)}, without a residual "
+            f"connection. Received: {said!r}, use_residual={content.get('use_residual', False)} "
+            f"in {path}"
         )
     found = read_weights(folder)
     if not {"linear.weight"} <= {*found} <= {"linear.weight", "linear.bias"}:
         raise ValueError(
-            "A Dense holds linear.weight and perhaps linear.bias. "
-            f"Received: {', '.join(sorted(found))} in {folder}"
+            "A Dense must have linear.weight and optionally linear.bias. Received: "
+            f"{', '.join(sorted(found))} in {folder}"
         )
     kernel = found["linear.weight"].T
     bias = found.get("linear.bias", np.zeros(kernel.shape[1:], kernel.dtype))

@@ -42,8 +42,8 @@ def read_shards(
     missing = [name for name in files if not (folder / name).is_file()]
     if missing:
         raise ValueError(
-            f"All {len(files)} files of the index must be there. "
-            f"Received: no {', '.join(missing)} next to {path}"
+            f"All {len(files)} files of the index must exist. Received: no {', '.join(missing)} "
+            f"next to {path}"
         )
     arrays: dict[str, np.ndarray] = {}
     for file in files:
@@ -52,8 +52,8 @@ def read_shards(
         wrong = sorted(expected ^ found.keys())
         if wrong:
             raise ValueError(
-                "A file must hold what the index says, no more and no less. Received: "
-                f"{', '.join(wrong)} in one of the two alone, {folder / file} or {path}"
+                "A file must contain the arrays that the index lists, and no others. Received: "
+                f"{', '.join(wrong)} in only one of {folder / file} and {path}"
             )
         arrays |= found
     return arrays
@@ -120,8 +120,8 @@ def _read_index(path: Path) -> dict[str, str]:
     places = read_json(path).get("weight_map")
     if not isinstance(places, dict) or not places:
         raise ValueError(
-            "An index must hold a `weight_map`, from the names of arrays to those of files. "
-            f"Received: {path}"
+            "An index must have a `weight_map` from names of arrays to names of files. Received: "
+            f"{path}"
         )
     suffix = path.name.removesuffix(INDEX_SUFFIX).rpartition(".")[2]
     for file in places.values():

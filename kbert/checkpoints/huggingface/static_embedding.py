@@ -62,8 +62,8 @@ def read_folder(folder: Path) -> Checkpoint[StaticConfig]:
         (_, place), *others = read_modules(folder)
         if [name for name, _ in others] not in ([], ["Normalize"]):
             raise ValueError(
-                "A folder of sentence-transformers with a StaticEmbedding has at most a Normalize "
-                f"besides. Received: {', '.join(name for name, _ in others)} in "
+                "A folder of sentence-transformers with a StaticEmbedding can have no other "
+                f"module than Normalize. Received: {', '.join(name for name, _ in others)} in "
                 f"{folder / MODULES_FILE}"
             )
         normalize = bool(others)
@@ -119,21 +119,24 @@ def write_folder(
     write_json = getattr(tokenizer, "tokenizer_json", None)
     if {*arrays} != {_TABLE} or settings["projection"] or settings["token_pooling"] != "mean":
         raise ValueError(
-            "model2vec's folders hold one table, and a text's vector is the mean of its rows. "
-            f"Received: {', '.join(sorted(arrays))}; token_pooling={settings['token_pooling']!r}, "
-            f"projection={settings['projection']!r}"
+            "model2vec's format supports only one table, and the mean of its rows as a text's "
+            f"embedding. Received: {', '.join(sorted(arrays))}; "
+            f"token_pooling={settings['token_pooling']!r}, projection={settings['projection']!r}"
         )
     if settings.get("kind", KIND) != KIND:
-        raise ValueError(f"model2vec's folders are of a TextEmbedder. Received: {settings['kind']}")
+        raise ValueError(
+            f"model2vec's format supports only a TextEmbedder. Received: {settings['kind']}"
+        )
     if write_json is None:
         raise ValueError(
-            "model2vec's folders hold a tokenizer.json, which is written of a WordPieceTokenizer. "
-            f"Received: {'no tokenizer' if tokenizer is None else type(tokenizer).__name__}"
+            "model2vec's format requires a tokenizer.json, so the tokenizer must be a "
+            "WordPieceTokenizer. Received: "
+            f"{'no tokenizer' if tokenizer is None else type(tokenizer).__name__}"
         )
     table = np.asarray(arrays[_TABLE])
     if (size := tokenizer.vocabulary_size) != len(table):  # type: ignore[union-attr]
         raise ValueError(
-            f"The table must have a row for each of the {size} pieces. Received: {len(table)} rows"
+            f"The table must have a row for each of the {size} tokens. Received: {len(table)} rows"
         )
     longest = settings.get("max_length") or config.max_positions
     content = {
@@ -171,7 +174,10 @@ def refuse_options(options: Mapping[str, Any]) -> None:
     given = {k: options[k] for k in known if options.get(k) != usual.get(k)}
     if given:
         raise ValueError(
-            "A table is written as one file of float32, by model2vec's names. Received: "
+            (
+                "Static encoders support no options: they are written as one file of float32. "
+                "Received: "
+            )
             + ", ".join(f"{name}={value!r}" for name, value in given.items())
         )
 
@@ -196,16 +202,17 @@ def _table(arrays: Arrays, path: Path) -> np.ndarray:
     if name not in arrays or left or arrays[name].ndim != 2 or not arrays[name].size:
         shapes = ", ".join(f"{key} {value.shape}" for key, value in sorted(arrays.items()))
         raise ValueError(
-            "A table of vectors is `embeddings` (R, D) with perhaps `weights` (V,) and `mapping` "
-            f"(V,), or `embedding.weight` (V, D). Received: {shapes or 'nothing'} in {path}"
+            "The file must contain `embeddings` (R, D), optionally with `weights` (V,) and "
+            f"`mapping` (V,), or `embedding.weight` (V, D). Received: {shapes or 'nothing'} in "
+            f"{path}"
         )
     table = np.asarray(arrays[name], np.float32)
     if (mapping := arrays.get("mapping")) is not None:
         whole = mapping.ndim == 1 and mapping.dtype.kind in "iu"
         if not whole or not ((mapping >= 0) & (mapping < len(table))).all():
             raise ValueError(
-                f"`mapping` says which of the {len(table)} rows each token has. "
-                f"Received: {mapping.dtype} of shape {mapping.shape} in {path}"
+                f"`mapping` must be one index of the {len(table)} rows for each token. Received: "
+                f"{mapping.dtype} of shape {mapping.shape} in {path}"
             )
         table = table[mapping]
     if (weights := arrays.get("weights")) is not None:

@@ -54,4 +54,6 @@ def read_weights(folder: Path) -> dict[str, np.ndarray]:
             return kind.read(folder / kind.file)
         if kind.several is not None and (folder / kind.several).is_file():
             return read_shards(folder, kind.several, kind.read)
-    raise ValueError(f"A folder of a model holds one of {', '.join(FILES)}. Received: {folder}")
+    raise ValueError(
+        f"The folder of a model must contain one of {', '.join(FILES)}. Received: {folder}"
+    )

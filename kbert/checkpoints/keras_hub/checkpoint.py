@@ -42,7 +42,7 @@ from kbert.io.json_file import read_json
 from kbert.io.paths import Path, local_only
 
 CONFIG_FILE = "config.json"
-READS = "a KerasHub one (config.json + model.weights.h5)"
+READS = "a KerasHub folder (config.json + model.weights.h5)"
 TAKES = ("architecture", "tokenizer")
 # One file of weights, or the index of several.
 _WEIGHTS = ("model.weights.h5", "model.weights.json")
@@ -70,7 +70,7 @@ def read_backbone(backbone: Any) -> Checkpoint:
     spec = next((known[name] for name in names if name in known), None)
     if spec is None:
         unknown = _unknown(type(backbone).__name__, source)
-        raise TypeError(f"A model is read from a folder or is one of KerasHub's. {unknown}")
+        raise TypeError(f"A model must be in a folder or one of KerasHub's. {unknown}")
     config = read_config(spec, backbone.get_config(), source)
     return _read(spec, config, backbone, source)
 
@@ -135,7 +135,11 @@ def to_keras_hub(
         written["encoder/pooler/kernel"] = np.zeros((width, width), "float32")
         written["encoder/pooler/bias"] = np.zeros(width, "float32")
     if left:
-        logging.warning("KerasHub's %s has no place for %s", spec.class_name, ", ".join(left))
+        logging.warning(
+            "KerasHub's %s does not support %s, which are not written",
+            spec.class_name,
+            ", ".join(left),
+        )
     there = write_arrays(spec.rules(config), written)
     backbone = _build(spec, config)
     weights = {weight.path: weight for weight in backbone.weights}
@@ -292,8 +296,8 @@ def _read(spec: Backbone, config: Any, backbone: Any, source: str) -> Checkpoint
     integers = [w.path for w in backbone.weights if not keras.backend.is_float_dtype(w.dtype)]
     if integers:
         raise ValueError(
-            "Quantised weights are not read: load the preset in a float dtype. "
-            f"Received: {integers[0]} and {len(integers) - 1} more in {source}"
+            "Quantised weights are not supported: load the preset in a float dtype. Received: "
+            f"{integers[0]} and {len(integers) - 1} more in {source}"
         )
     there = {
         weight.path: keras.ops.convert_to_numpy(keras.ops.cast(weight.value, "float32"))
@@ -337,4 +341,4 @@ def _build(spec: Backbone, config: Any) -> Any:
 
 def _unknown(name: str | None, source: str) -> str:
     known = ", ".join(spec.class_name for spec in BACKBONES)
-    return f"kbert reads KerasHub's {known}. Received: {name} in {source}"
+    return f"kbert supports KerasHub's {known}. Received: {name} in {source}"

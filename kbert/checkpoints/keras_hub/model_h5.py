@@ -27,7 +27,7 @@ from kbert.core.types import Arrays
 from kbert.io.paths import Path
 
 WEIGHTS_FILE = "model.h5"
-READS = "one of KerasNLP before 0.7 (model.h5)"
+READS = "a folder of KerasNLP before 0.7 (model.h5)"
 _BLOCK = re.compile(r"(transformer_layer_\d+|group_\d+_inner_layer_0)/")
 # Inside a block Keras 2 numbered layers of the same kind; the first has the lower number.
 _PARTS = {
@@ -79,8 +79,8 @@ def _renamed(arrays: Arrays, path: Path) -> dict[str, np.ndarray]:
     there = {_later_name(name, later): arrays[stored] for stored, name in names.items()}
     if len(there) < len(arrays):
         raise ValueError(
-            f"{WEIGHTS_FILE} holds one model, whose layers have names of their own. "
-            f"Received: {path}, where {len(arrays) - len(there)} names are there twice"
+            f"{WEIGHTS_FILE} must contain one model, whose layers have unique names. Received: "
+            f"{path}, with {len(arrays) - len(there)} duplicate names"
         )
     return there
 
@@ -119,8 +119,8 @@ def _backbone(there: Arrays, path: Path) -> Backbone:
             return spec
     shown = ", ".join(sorted(there)[:3])
     raise ValueError(
-        f"{WEIGHTS_FILE} of KerasNLP is of {', '.join(spec.class_name for spec in BACKBONES)}. "
-        f"Received: {path} with {shown}, …"
+        f"{WEIGHTS_FILE} of KerasNLP must be one of "
+        f"{', '.join(spec.class_name for spec in BACKBONES)}. Received: {path} with {shown}, …"
     )
 
 
@@ -135,8 +135,8 @@ def _content(spec: Backbone, there: Arrays, path: Path) -> dict[str, Any]:
         ranks["segment_embedding/embeddings"] = 2
     if wrong := [name for name, rank in ranks.items() if np.ndim(there.get(name, 0.0)) != rank]:
         raise ValueError(
-            f"The shapes in {WEIGHTS_FILE} tell the sizes of the model. Received: {path}, where "
-            f"{', '.join(wrong)} is missing or of another rank"
+            f"{WEIGHTS_FILE} must contain the weights whose shapes are the sizes of the model. "
+            f"Received: {path}, where {', '.join(wrong)} is missing or of another rank"
         )
     words, positions = (there[table] for table in tables)
     pattern = re.compile(re.escape(spec.block).replace(r"\{\}", r"(\d+)") + "/")
@@ -158,7 +158,7 @@ def _content(spec: Backbone, there: Arrays, path: Path) -> dict[str, Any]:
         config = {**content, "num_groups": len(blocks)}
         said = json.dumps({"class_name": spec.class_name, "config": config})
         raise ValueError(
-            f"How many layers share the weights of an ALBERT is not in {WEIGHTS_FILE}: write "
-            f"{CONFIG_FILE} next to it, with `num_layers` added to {said}. Received: {path}"
+            f"{WEIGHTS_FILE} does not contain how many layers share the weights of an ALBERT: "
+            f"write {CONFIG_FILE} next to it, with `num_layers` added to {said}. Received: {path}"
         )
     return {**content, "num_layers": len(blocks)}

@@ -75,18 +75,18 @@ class Backbone:
             if field.name not in told and getattr(config, field.name) != field.default
         ]
         if config.dropout != config.attention_dropout:
-            found.append("it has one rate of dropout")
+            found.append("it has one dropout rate")
         if bool(config.num_segments) != ("num_segments" in self.more_keys):
             found.append("it has no segments" if config.num_segments else "it has segments")
         narrow = config.embedding_width != config.hidden_size
         if narrow and self.projection is None:
-            found.append("its embeddings are of the hidden width")
+            found.append("its embeddings have the hidden width")
         if self.always_projects and not narrow:
-            found.append("it projects embeddings of the hidden width too")
+            found.append("it also projects embeddings of the hidden width")
         if "num_groups" not in self.more_keys and config.num_layer_groups is not None:
             found.append("its layers share no weights")
         if config.num_layers % config.num_blocks:
-            found.append("its groups of layers are of one size")
+            found.append("its groups of layers have one size")
         if self.pooler and config.pooler_activation not in ("tanh", None):
             found.append("its pooler has tanh")
         return found
@@ -228,7 +228,9 @@ def choose(config: EncoderConfig, model_type: str | None) -> Backbone:
     asked = [b for b in BACKBONES if model_type in (None, b.model_type)]
     if not asked:
         known = ", ".join(backbone.model_type for backbone in BACKBONES)
-        raise ValueError(f"KerasHub has the architectures {known}. Received: {model_type!r}")
+        raise ValueError(
+            f"`architecture` must be one of {known} for KerasHub. Received: {model_type!r}"
+        )
     for backbone in asked:
         if not backbone.incompatibilities(config):
             return backbone
@@ -236,7 +238,7 @@ def choose(config: EncoderConfig, model_type: str | None) -> Backbone:
     reasons = "".join(
         f"\n  {b.class_name}: {'; '.join(b.incompatibilities(config))}" for b in asked
     )
-    raise ValueError(f"KerasHub cannot be this model. Received: {config}{reasons}")
+    raise ValueError(f"KerasHub does not support this model. Received: {config}{reasons}")
 
 
 def _table(name: str, source: str) -> tuple[Rule, ...]:

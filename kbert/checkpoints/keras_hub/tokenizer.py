@@ -41,14 +41,15 @@ def write_tokenizer(folder: Path, spec: Backbone, tokenizer: Any) -> None:
 def _problem(spec: Backbone, tokenizer: Any) -> str | None:
     if tokenizer.kind != spec.tokenizer_kind:
         return (
-            f"{spec.class_name} goes with one of kind {spec.tokenizer_kind}, not {tokenizer.kind}"
+            f"{spec.class_name} requires a tokenizer of kind {spec.tokenizer_kind}, not "
+            f"{tokenizer.kind}"
         )
     if tokenizer.kind == "wordpiece" and not tokenizer.split_chinese:
-        return "its WordPiece tokenizers forget, when saved, not to split Chinese characters"
+        return "its WordPiece tokenizers do not save the setting not to split Chinese characters"
     if tokenizer.kind == "bpe" and tokenizer.normalization:
-        return "its byte-level BPE tokenizers know no normalization"
+        return "its byte-level BPE tokenizers do not support normalization"
     if getattr(tokenizer, "added_tokens", None):
-        return "its tokenizers know no added tokens"
+        return "its tokenizers do not support added tokens"
     if tokenizer.kind == "unigram" and tokenizer.preparation:
         return "its SentencePiece tokenizers do not prepare text (lower case, accents, digits)"
     return None

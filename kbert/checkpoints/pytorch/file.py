@@ -210,24 +210,27 @@ def _dtype(name: str) -> np.dtype:
 
 def _damaged(reason: str, source: str) -> ValueError:
     return ValueError(
-        f"The file is damaged, cut short, or not one of torch.save ({reason}). Received: {source}"
+        f"The file is damaged, truncated or not written by torch.save ({reason}). Received: "
+        f"{source}"
     )
 
 
 def _tensors(value: Any, below: str | None, source: str) -> dict[str, Tensor]:
     if below is not None:
         if not isinstance(value, dict) or below not in value:
-            raise ValueError(f"The file must hold weights as {below!r}. Received: {source}")
+            raise ValueError(f"The file must contain weights as {below!r}. Received: {source}")
         value = value[below]
     if not isinstance(value, dict):
         what = value.name if isinstance(value, Record) else shown(value)
-        raise ValueError(f"A file of weights is a dict of tensors. Received: {what} in {source}")
+        raise ValueError(
+            f"A file of weights must be a dict of tensors. Received: {what} in {source}"
+        )
     for name, tensor in value.items():
         if not isinstance(name, str) or not isinstance(tensor, Tensor):
             what = tensor.name if isinstance(tensor, Record) else shown(tensor)
             raise ValueError(
-                "A file of weights is a dict of tensors by their names, as model.state_dict() "
-                f"gives it. Received: {what} as {shown(name)} in {source}"
+                "A file of weights must be a dict of tensors by name, as returned by "
+                f"model.state_dict(). Received: {what} as {shown(name)} in {source}"
             )
     return value
 
@@ -247,7 +250,7 @@ def _read_zip(content: mmap.mmap, source: str) -> tuple[Any, dict[str, _Region],
         # The first part is the name of the file when it was saved.
         name = entry.filename.partition("/")[2]
         if name in records:
-            raise _damaged(f"the record {shown(name)} is there twice", source)
+            raise _damaged(f"the record {shown(name)} exists twice", source)
         records[name] = _region(content, entry, source)
     if "data.pkl" not in records:
         raise _damaged("the zip has no record data.pkl", source)
@@ -267,7 +270,7 @@ def _read_zip(content: mmap.mmap, source: str) -> tuple[Any, dict[str, _Region],
     pickle = read("data.pkl")
     found = read_pickle(pickle, f"data.pkl in {source}")
     if found.length != len(pickle):
-        raise _damaged("data.pkl goes on after its pickle", source)
+        raise _damaged("data.pkl continues after its pickle", source)
     regions = {
         name.removeprefix("data/"): region
         for name, region in records.items()
@@ -280,7 +283,7 @@ def _region(content: mmap.mmap, entry: zipfile.ZipInfo, source: str) -> _Region:
     """Returns a record's byte range, from the header before it, checked against the index."""
     what = f"the record {shown(entry.filename)}"
     if entry.compress_type != zipfile.ZIP_STORED or entry.flag_bits & 1:
-        raise _damaged(f"{what} is compressed or encrypted, as torch.save never has it", source)
+        raise _damaged(f"{what} is compressed or encrypted, which torch.save never does", source)
     start = entry.header_offset
     header = content[max(start, 0) : max(start, 0) + _LOCAL_HEADER]
     if start < 0 or len(header) < _LOCAL_HEADER or header[:4] != _ZIP:
@@ -307,14 +310,14 @@ def _read_stream(content: mmap.mmap, source: str) -> tuple[Any, dict[str, _Regio
     if read().value != _VERSION:
         raise _damaged(f"its version is not {_VERSION}", source)
     if not isinstance(read().value, dict):  # the machine; storages are always little-endian
-        raise _damaged("it does not say what machine wrote it", source)
+        raise _damaged("its third pickle, about the machine that wrote it, is not a dict", source)
     pickle, keys = read(), read().value
     if not isinstance(keys, list) or any(not isinstance(key, str) for key in keys):
-        raise _damaged("the keys of its storages are no list of texts", source)
+        raise _damaged("the keys of its storages are not a list of strings", source)
     regions = {}
     for key in keys:
         if key not in pickle.storages or key in regions:
-            raise _damaged(f"a storage {shown(key)} of no tensor, or twice", source)
+            raise _damaged(f"storage {shown(key)} belongs to no tensor or exists twice", source)
         header = content[place : place + 8]
         length = int.from_bytes(header, "little", signed=True)
         size = length * _dtype(pickle.storages[key].dtype).itemsize
@@ -323,5 +326,5 @@ def _read_stream(content: mmap.mmap, source: str) -> tuple[Any, dict[str, _Regio
         regions[key] = _Region(place + 8, size)
         place += 8 + size
     if place != len(content):
-        raise _damaged("it goes on after its storages", source)
+        raise _damaged("it continues after its storages", source)
     return pickle.value, regions, False

@@ -177,7 +177,7 @@ class _Machine:
             apply = self._OPCODES.get(opcode.name)
             if apply is None:
                 raise ValueError(
-                    "A pickle of weights has opcodes for tensors and plain containers alone. "
+                    "A pickle of weights must have only opcodes for tensors and plain containers. "
                     f"Received: {opcode.name} {self._at()}"
                 )
             apply(self, argument)
@@ -188,8 +188,8 @@ class _Machine:
 
     def _damaged(self, reason: str) -> ValueError:
         return ValueError(
-            f"The pickle is damaged, cut short, or not one of weights ({reason}). "
-            f"Received: {self._at().removeprefix('at ')}"
+            f"The pickle is damaged, truncated or not one of weights ({reason}). Received: "
+            f"{self._at().removeprefix('at ')}"
         )
 
     def _expect(self, value: Any, kind: type | tuple[type, ...], what: str) -> Any:
@@ -240,7 +240,7 @@ class _Machine:
         try:
             self._push(value.encode("latin-1").decode("utf-8"))
         except UnicodeError:
-            raise self._damaged("a text that is no UTF-8") from None
+            raise self._damaged("a text that is not UTF-8") from None
 
     def _tuple(self, count: int) -> None:
         values = [self._pop() for _ in range(count)]
@@ -256,7 +256,7 @@ class _Machine:
 
     def _get(self, index: int) -> None:
         if index not in self._memo:
-            raise self._damaged(f"there is no value {index} to repeat")
+            raise self._damaged(f"value {index}, to be repeated, is missing")
         self._push(self._memo[index])
 
     # Containers.
@@ -306,9 +306,9 @@ class _Machine:
         types = (f"torch.{kind}" for kind in (*STORAGES.values(), *_TYPES))
         if name not in self._CALLS and name not in STORAGES and name not in types:
             raise ValueError(
-                "A file of weights may name tensors, their storages and plain containers alone: "
-                "nothing else is looked up, let alone called. "
-                f"Received: {shown(name)[1:-1]} {self._at()}"
+                "A file of weights must name only tensors, their storages and plain containers: "
+                f"nothing else is looked up, let alone called. Received: {shown(name)[1:-1]} "
+                f"{self._at()}"
             )
         self._push(Global(name))
 
@@ -336,7 +336,7 @@ class _Machine:
         found: dict[Any, Any] = {}
         for pair in self._expect(pairs, (list, tuple), "the content of a dict"):
             if not isinstance(pair, list | tuple) or len(pair) != 2:
-                raise self._damaged("the content of a dict is no pairs")
+                raise self._damaged("the content of a dict is not pairs")
             self._fill(found, list(pair))
         return found
 
@@ -363,11 +363,11 @@ class _Machine:
             if len(sizes) > _MOST_AXES:
                 raise self._damaged(f"a tensor of more than {_MOST_AXES} axes")
         if len(shape) != len(strides):
-            raise self._damaged("a tensor's shape and strides are of different lengths")
+            raise self._damaged("a tensor's shape and strides have different lengths")
         for value in (offset, *shape, *strides):
             # A bool is an int to Python.
             if type(value) is not int or not 0 <= value < _LARGEST:
-                raise self._damaged("a tensor's offset, shape or strides are no sizes")
+                raise self._damaged("a tensor's offset, shape or strides are not sizes")
         return Tensor(storage, dtype, offset, shape, strides)
 
     def _type(self, value: Any) -> str:
@@ -384,7 +384,7 @@ class _Machine:
         """
         told = self._expect(self._pop(), tuple, "a storage's description")
         if len(told) not in (5, 6) or told[0] != "storage":
-            raise self._damaged("a persistent id that is not of a storage")
+            raise self._damaged("a persistent id that is not a storage's")
         _, kind, key, _, length, *views = told
         name = self._expect(kind, Global, "a storage's class").name
         if name not in STORAGES:
@@ -394,15 +394,15 @@ class _Machine:
         if views and views[0] is not None:
             view = self._expect(views[0], tuple, "a part of a storage")
             if len(view) != 3:
-                raise self._damaged("a part of a storage is no key, start and length")
+                raise self._damaged("a part of a storage is not a key, start and length")
             _, start, part = view
         for value in (length, start, 0 if part is None else part):
             if type(value) is not int or not 0 <= value < _LARGEST:
-                raise self._damaged("a storage's lengths are no sizes")
+                raise self._damaged("a storage's lengths are not sizes")
         storage = Storage(key, STORAGES[name], length, start, part)
         first = self._storages.setdefault(key, storage)
         if (first.dtype, first.length) != (storage.dtype, length):
-            raise self._damaged(f"storage {shown(key)} is of two types or lengths")
+            raise self._damaged(f"storage {shown(key)} has two types or lengths")
         self._push(storage)
 
     # Name -> method that describes a call of it, and the possible numbers of arguments.

@@ -22,7 +22,7 @@ from kbert.io.paths import Path
 from kbert.models import Encoder
 
 WEIGHTS_FILE = "adapter.safetensors"
-_HINT = ", written with use_safetensors=True: pytorch_adapter.bin is a pickle and is never read"
+_HINT = " (written with use_safetensors=True: pytorch_adapter.bin is a pickle and is never read)"
 # Names of a layer's two bottlenecks: after the attention, after the feed-forward part.
 _BERT = "encoder.layer", ("attention.output.adapters", "output.adapters")
 _PLACES = {
@@ -80,7 +80,7 @@ def read_adapterhub(model: Any, folder: PathLike, *, name: str | None = None) ->
     found, config = content.get("name"), content.get("config")
     if not isinstance(found, str) or not isinstance(config, dict):
         raise ValueError(
-            "Of `adapters` a folder with the settings of one adapter is read, its name and its "
+            "The folder must contain the settings of one adapter of `adapters`: its name and its "
             f"config. Received: {', '.join(content)} in {source}"
         )
     if "version" not in content:  # adapter-transformers 1 used other names
@@ -113,9 +113,9 @@ def write_adapterhub(model: Any, folder: PathLike, *, name: str | None = None) -
     fits = isinstance(adapter, Pfeiffer) or (isinstance(adapter, Houlsby) and not adapter.norms)
     if not fits or adapter.pooler or adapter.activation not in _THEIRS:
         raise ValueError(
-            "Folders of `adapters` hold bottlenecks alone: pfeiffer, or houlsby with norms=False, "
-            "without a pooler that is trained too. Received: "
-            f"{None if adapter is None else {'kind': adapter.kind, **adapter.to_dict()}}"
+            "A folder of `adapters` can only contain bottlenecks: pfeiffer, or houlsby with "
+            "norms=False, without pooler=True and with an activation that `adapters` supports. "
+            f"Received: {None if adapter is None else {'kind': adapter.kind, **adapter.to_dict()}}"
         )
     stem, places = _layout(encoder)
     arrays: dict[str, np.ndarray] = {}
@@ -169,8 +169,8 @@ def _adapter(config: dict[str, Any], shapes: set[tuple[int, ...]], source: Path)
     activation = _ACTIVATIONS.get(config.get("non_linearity", ""))
     if kind is None or activation is None:
         raise ValueError(
-            "kbert reads double_seq_bn (Houlsby) and seq_bn (Pfeiffer) of `adapters`, with "
-            f"{', '.join(_ACTIVATIONS)}. Received: "
+            "The adapter must be double_seq_bn (Houlsby) or seq_bn (Pfeiffer), with one of the "
+            f"activations {', '.join(_ACTIVATIONS)}. Received: "
             + ", ".join(
                 f"{key}={config.get(key)!r}"
                 for key in ("mh_adapter", "original_ln_before", "non_linearity")
@@ -179,8 +179,8 @@ def _adapter(config: dict[str, Any], shapes: set[tuple[int, ...]], source: Path)
         )
     if len(shapes) != 1:
         raise ValueError(
-            "The bottlenecks of all layers must be as wide. "
-            f"Received: shapes {sorted(shapes)} beside {source}"
+            "The bottlenecks of all layers must have the same width. Received: shapes "
+            f"{sorted(shapes)} next to {source}"
         )
     options: dict[str, Any] = {"size": shapes.pop()[0], "activation": activation, "pooler": False}
     if kind is Houlsby:
@@ -202,7 +202,7 @@ def _layout(encoder: Any) -> tuple[str, tuple[str, str]]:
     kind = _architecture(encoder) if isinstance(encoder, Encoder) else type(encoder).__name__
     if kind not in _PLACES:
         raise ValueError(
-            f"Folders of `adapters` are read and written for {', '.join(_PLACES)}. Received: {kind}"
+            f"Folders of `adapters` are supported only for {', '.join(_PLACES)}. Received: {kind}"
         )
     return _PLACES[kind]
 
@@ -227,8 +227,8 @@ def _weights(encoder: Any, name: str, arrays: Arrays, source: Path) -> dict[_Pla
         found[place] = np.transpose(array)
     if rest or not found:
         raise ValueError(
-            f"Each weight must be of a bottleneck in a layer of {stem}, called {name!r}. "
-            f"Received: {', '.join(sorted(rest)[:6]) or 'no weights'} beside {source}"
+            f"Each weight must belong to a bottleneck called {name!r} in a layer of {stem}. "
+            f"Received: {', '.join(sorted(rest)[:6]) or 'no weights'} next to {source}"
         )
     return found
 
@@ -254,9 +254,9 @@ def _assign(encoder: Any, name: str, weights: dict[_Place, np.ndarray], source: 
     ]
     if wrong:
         raise ValueError(
-            "The folder must hold the bottlenecks of the encoder's layers, and no others. "
-            f"Received: {len(wrong)} that are missing, too many or of another shape, such as "
-            f"{'/'.join(map(str, wrong[0]))}, beside {source}"
+            "The folder must contain the bottlenecks of the encoder's layers, and no others. "
+            f"Received: {len(wrong)} that are missing, superfluous or of another shape, such as "
+            f"{'/'.join(map(str, wrong[0]))}, next to {source}"
         )
     for place, weight in variables.items():
         weight.assign(weights[place])

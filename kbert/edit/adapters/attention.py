@@ -28,8 +28,10 @@ class Prefix(Adapter):
     learning_rate = 1e-2
     takes_decoders = False
 
-    length: int = option(20, help="How many keys and values.", at_least=1)
-    initializer_range: float = option(0.02, help="Sigma of both.", above=0)
+    length: int = option(20, help="Number of prefix keys and values.", at_least=1)
+    initializer_range: float = option(
+        0.02, help="Standard deviation of their initial values.", above=0
+    )
 
     def check_encoder(self, encoder: Any) -> None:
         plain_attentions(encoder, self.kind)
@@ -73,15 +75,20 @@ class ProjectedAttention(Adapter):
     takes_decoders = False
 
     size: int = option(204, help="Width of the attention.", at_least=1)
-    num_heads: int | None = option(None, help="Its heads; none = the encoder's.", at_least=1)
-    initializer_range: float = option(0.02, help="Sigma of its kernels.", above=0)
+    num_heads: int | None = option(
+        None, help="Number of its heads; none = the encoder's.", at_least=1
+    )
+    initializer_range: float = option(
+        0.02, help="Standard deviation of its initial kernels.", above=0
+    )
 
     def check_encoder(self, encoder: Any) -> None:
         plain_blocks(encoder, self.kind)
         heads = self.num_heads or encoder.config.num_heads
         if self.size % heads:
             raise ValueError(
-                f"`size` must be a multiple of the heads. Received: size={self.size}, {heads} heads"
+                f"`size` must be a multiple of the number of heads. Received: size={self.size}, "
+                f"{heads} heads"
             )
 
     def slots(self, encoder: Any, **kwargs: Any) -> Iterator[Filled]:

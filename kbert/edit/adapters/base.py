@@ -44,8 +44,8 @@ class Adapter(Registered, Options, sort="adapter"):
 
     pooler: bool | None = option(
         None,
-        help="Whether the pooler is trained too, as a whole, by a difference of its own; none = "
-        "where it was newly initialised with a task's head.",
+        help="Whether the dense layer of the pooler is trained too; none = only if it was newly "
+        "initialised with a task's head.",
     )
 
     def check_encoder(self, encoder: Any) -> None:
@@ -67,7 +67,7 @@ class Adapter(Registered, Options, sort="adapter"):
             ValueError: an adapter of this kind is not a sum with the base's weights.
         """
         raise ValueError(
-            "Only what adds to the base's weights can be merged into them: lora and bitfit. "
+            "Only adapters that add to the base's weights can be merged: lora and bitfit. "
             f"Received: an adapter of kind {self.kind!r}"
         )
 
@@ -116,9 +116,9 @@ class Adapters(Variants):
         """
         if name is not None and name not in self.added:
             raise ValueError(
-                "A task keeps to its adapter, which was removed or merged through its encoder or "
-                "another task: kbert.edit.adapters.activate(task, None) has it follow the encoder "
-                f"again. Received: a task with the adapter {name!r}, of "
+                "The task's adapter was removed or merged through the encoder or another task; "
+                "kbert.edit.adapters.activate(task, None) lets the task follow the encoder again. "
+                f"Received: a task with the adapter {name!r}, an encoder with the adapters "
                 f"{', '.join(self.added) or 'none'}"
             )
         return self.current if name is None else name
@@ -150,9 +150,8 @@ class Adapters(Variants):
     def refuse_config(self) -> None:
         if self.added:
             raise ValueError(
-                "A config says nothing of adapters, which kbert.edit.adapters.merge and remove "
-                "take out. Received: a "
-                f"kbert.{type(self.encoder).__name__} with {', '.join(self.added)}"
+                "Configs do not include adapters: use kbert.edit.adapters.merge or remove first. "
+                f"Received: a kbert.{type(self.encoder).__name__} with {', '.join(self.added)}"
             )
 
 
@@ -209,30 +208,31 @@ def insert(model: Any, adapter: Adapter, name: str) -> Any:
     encoder = encoder_of(model)
     if not isinstance(name, str) or not re.fullmatch(r"\w+", name):
         raise ValueError(
-            "An adapter's name is of letters, digits and underscores: it is part of the names of "
-            f"its weights. Received: {name!r}"
+            "The name of an adapter must consist of letters, digits and underscores (it is part "
+            f"of the names of its weights). Received: {name!r}"
         )
     state = _state(encoder)
     if name in state.added:
         raise ValueError(
-            "Adapters of one encoder must have different names. "
-            f"Received: {name!r} once more; it has {', '.join(state.added)}"
+            f"The adapters of an encoder must have unique names. Received: {name!r} again; it has "
+            f"{', '.join(state.added)}"
         )
     if getattr(model, "compiled_by_user", False) and model.optimizer.built:
         raise ValueError(
-            "An optimizer that has made updates knows the weights of then: add the adapter, and "
-            f"compile the task after it. Received: a compiled {type(model).__name__}"
+            "An adapter must be added before the task's optimizer is built: add the adapter, then "
+            f"compile the task. Received: a compiled {type(model).__name__}"
         )
     for edit in encoder.edits:
         if not edit.takes_adapters:
             raise ValueError(
-                "Adapters are trained beside kernels that are what runs, and those of this edit "
-                f"are not. Received: an encoder with the edit {edit.kind!r}"
+                "Adapters are not supported with this edit, which changes the kernels that they "
+                f"would be trained with. Received: an encoder with the edit {edit.kind!r}"
             )
     if encoder.prefix == "decoder" and not adapter.takes_decoders:
         raise ValueError(
-            "What is added to a decoder runs token by token too, as lora, houlsby, pfeiffer and "
-            f"bitfit do. Received: an adapter of kind {adapter.kind!r} for a Decoder"
+            "A decoder supports only adapters that also run token by token, such as lora, "
+            f"houlsby, pfeiffer and bitfit. Received: an adapter of kind {adapter.kind!r} for a "
+            "Decoder"
         )
     adapter.check_encoder(encoder)
     if adapter.pooler is None:
@@ -314,7 +314,7 @@ def activate(model: Any, name: str | None) -> None:
     """
     encoder = encoder_of(model)
     if not isinstance(encoder.variants, Adapters):
-        raise ValueError(f"The encoder has no adapters to choose from. Received: {name!r}")
+        raise ValueError(f"The encoder has no adapters that could be activated. Received: {name!r}")
     state = known(encoder, name)
     if not hasattr(model, "variant"):
         state.active = name
@@ -371,16 +371,19 @@ def merge(model: Any, name: str | None = None) -> None:
     name = running(model) if name is None else name
     state = known(encoder, name)
     if name is None:
-        raise ValueError("One adapter is merged, and none runs. Received: name=None")
+        raise ValueError(
+            "Pass the `name` of the adapter to merge, as none is active. Received: name=None"
+        )
     if len(state.added) > 1:
         raise ValueError(
-            "Other adapters belong to the base as it is: remove them first. "
+            "Other adapters were trained on the current weights: remove them before merging one. "
             f"Received: {', '.join(state.added)}"
         )
     if kinds := [edit.kind for edit in encoder.edits if not edit.mergeable]:
         raise ValueError(
-            "An adapter that is merged would be rounded with the weights, and compute others than "
-            f"before: it stays beside them. Received: an encoder with the edit {', '.join(kinds)}"
+            "An adapter cannot be merged with this edit: its sum with the weights would be "
+            "rounded, which changes the outputs. Received: an encoder with the edit "
+            f"{', '.join(kinds)}"
         )
     adapter = state.added[name]
     if adapter.pooler:
@@ -410,8 +413,8 @@ def known(encoder: Any, name: str | None) -> Adapters:
     state = _state(encoder)
     if name is not None and name not in state.added:
         raise ValueError(
-            f"An adapter is one of {', '.join(state.added) or 'none'}, which were added to the "
-            f"encoder. Received: {name!r}"
+            "`name` must be an adapter of the encoder, which has "
+            f"{', '.join(state.added) or 'none'}. Received: {name!r}"
         )
     return state
 
@@ -451,8 +454,8 @@ def encoder_of(model: Any) -> Any:
     encoder = getattr(encoder, "decoder", encoder)  # for a CausalLM and a DecoderEncoder
     if not isinstance(encoder, Encoder | Decoder):
         raise TypeError(
-            "Adapters are added to a kbert.Encoder or a kbert.Decoder, or to a task on one. "
-            f"Received: {model!r:.80}"
+            "The model must be a kbert.Encoder, a kbert.Decoder or a task on one. Received: "
+            f"{model!r:.80}"
         )
     return encoder
 
@@ -465,8 +468,8 @@ def slot(layer: Editable, name: str) -> Any:
 def _of_pooler(encoder: Any, **kwargs: Any) -> Filled:
     if not hasattr(encoder.pooler, "product"):
         raise ValueError(
-            "pooler=True trains the dense layer of the pooler, and the encoder has none. "
-            f"Received: a kbert.{type(encoder).__name__} with pooler={encoder.pooler!r}"
+            "pooler=True requires an encoder whose pooler has a dense layer. Received: a "
+            f"kbert.{type(encoder).__name__} with pooler={encoder.pooler!r}"
         )
     pooler = encoder.pooler
     delta = DenseDelta(pooler.units, kernel=True, bias=pooler.bias is not None, **kwargs)

@@ -102,7 +102,7 @@ class BlockBottlenecks(keras.layers.Layer):
 
 class _Bottlenecks(Adapter):
     size: int = option(64, help="Width of the bottlenecks.", at_least=1)
-    activation: str = option("gelu", help="Between their two layers.")
+    activation: str = option("gelu", help="Activation between their two layers.")
 
     def check(self) -> None:
         get_activation(self.activation)
@@ -120,7 +120,9 @@ class Houlsby(_Bottlenecks):
     kind = "houlsby"
     learning_rate = 3e-4  # as in google-research/adapter-bert
 
-    initializer_range: float = option(1e-3, help="Sigma of their kernels.", above=0)
+    initializer_range: float = option(
+        1e-3, help="Standard deviation of their initial kernels.", above=0
+    )
     norms: bool = option(True, help="Whether scale and shift of the norms are trained too.")
 
     def slots(self, encoder: Any, **kwargs: Any) -> Iterator[Filled]:
@@ -143,9 +145,13 @@ class Pfeiffer(_Bottlenecks):
 
     kind = "pfeiffer"
 
-    size: int = option(48, help="Width of the bottlenecks; a sixteenth of BERT-base's.", at_least=1)
-    activation: str = option("relu", help="Between their two layers.")
-    initializer_range: float = option(0.02, help="Sigma of their first kernels.", above=0)
+    size: int = option(
+        48, help="Width of the bottlenecks; 48 is a sixteenth of BERT-base's.", at_least=1
+    )
+    activation: str = option("relu", help="Activation between their two layers.")
+    initializer_range: float = option(
+        0.02, help="Standard deviation of the initial kernels of their first layers.", above=0
+    )
 
     def slots(self, encoder: Any, **kwargs: Any) -> Iterator[Filled]:
         options: dict[str, Any] = {"size": self.size, "activation": self.activation}

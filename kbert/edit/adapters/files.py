@@ -22,12 +22,12 @@ class EditFile(NamedTuple):
     config_keys: tuple[str, ...] = ()
 
 
-OURS = EditFile("an adapter", "is of an adapter: see kbert.edit.adapters.load_task.")
+OURS = EditFile("an adapter", "contains an adapter: see kbert.edit.adapters.load_task.")
 THEIRS = EditFile(
     "an adapter",
-    "is of an adapter without its model: load the model, then the adapter by "
+    "contains an adapter without its model: load the model, then the adapter by "
     "kbert.edit.adapters.read_peft or read_adapterhub.",
-    "is not applied, as transformers would: kbert.edit.adapters.read_peft(model, folder) adds "
-    "peft's",
+    "is not applied, although transformers would apply it: kbert.edit.adapters.read_peft(model, "
+    "folder) adds peft's",
     ("adapters",),
 )

@@ -54,7 +54,9 @@ def save(model: Any, folder: PathLike, *, name: str | None = None) -> None:
     encoder = encoder_of(model)
     name = running(model) if name is None else name
     if name is None:
-        raise ValueError("An adapter is saved, and none runs. Received: a model without one")
+        raise ValueError(
+            "Pass the `name` of the adapter to save, as none is active. Received: name=None"
+        )
     adapter = known(encoder, name).added[name]
     for file, what in ((CONFIG_FILE, "a preset"), ("config.json", "a Hugging Face model")):
         refuse_other(Path(folder), file, what)
@@ -150,8 +152,8 @@ def load_task(
     source = os.fspath(folder)
     if "task" not in content:
         raise ValueError(
-            "The folder must hold the task that an adapter was trained in; "
-            f"kbert.edit.adapters.load takes the adapter alone. Received: {source}"
+            "The folder must contain the task that the adapter was trained in; use "
+            f"kbert.edit.adapters.load to load the adapter alone. Received: {source}"
         )
     settings = registry.current(content["task"])
     if "labels" in content:
@@ -172,8 +174,8 @@ def load_task(
             tokenizer = base.tokenizer
         if tokenizer is None:
             raise ValueError(
-                "With an encoder in the place of a folder its tokenizer is given too, as "
-                "load_task(encoder, folder, tokenizer=…). Received: tokenizer=None"
+                "With an encoder instead of a folder, pass its tokenizer too: load_task(encoder, "
+                "folder, tokenizer=…). Received: tokenizer=None"
             )
         task = found(base.model if isinstance(base, Task) else base, tokenizer, **settings)
     return load(task, folder, name=name)
@@ -244,22 +246,22 @@ def _read(folder: PathLike) -> tuple[dict[str, Any], Arrays]:
     path = Path(folder) / ADAPTER_FILE
     if not path.is_file():
         raise FileNotFoundError(
-            f"A folder of an adapter holds {ADAPTER_FILE}. Received: {os.fspath(folder)}"
+            f"A folder of an adapter must contain {ADAPTER_FILE}. Received: {os.fspath(folder)}"
         )
     content = read_json(path)
     version = content.get("format_version")
     if version != FORMAT_VERSION:
         raise ValueError(
-            f"This version of kbert reads adapters of format {FORMAT_VERSION}. "
-            f"Received: format_version={version!r} in {path}"
+            f"This version of kbert supports adapters of format {FORMAT_VERSION}. Received: "
+            f"format_version={version!r} in {path}"
         )
     kinds: dict[str, type] = {"adapter": dict, "base": dict, "name": str}
     kinds |= {key: kind for key, kind in (("task", dict), ("labels", list)) if key in content}
     wrong = [key for key, kind in kinds.items() if not isinstance(content.get(key), kind)]
     if wrong or set(content) - _KEYS:
         raise ValueError(
-            f"{ADAPTER_FILE} has the keys {', '.join(sorted(_KEYS))}. "
-            f"Received: {', '.join(content)}, not understood: "
+            f"{ADAPTER_FILE} must have the keys {', '.join(sorted(_KEYS))}. Received: "
+            f"{', '.join(content)}; missing, unknown or of another type: "
             f"{', '.join([*wrong, *sorted(set(content) - _KEYS)])} in {path}"
         )
     return content, read_safetensors(Path(folder) / WEIGHTS_FILE)
@@ -271,7 +273,7 @@ def _adapter(content: Mapping[str, Any], source: str) -> Adapter:
         found: Any = registry.get("adapter", options.pop("kind", ""))
         return found(**options)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"The adapter is not understood: {error} in {source}") from error
+        raise ValueError(f"The adapter is not supported: {error} in {source}") from error
 
 
 def _check_base(model: Any, adapter: Adapter, content: Mapping[str, Any], source: str) -> None:
@@ -282,9 +284,9 @@ def _check_base(model: Any, adapter: Adapter, content: Mapping[str, Any], source
         config = content["base"].get(encoder.config.kind)
         same = config == encoder.config.to_dict()
         raise ValueError(
-            "An adapter belongs to the weights that it was trained on. Received: an encoder with "
-            f"{'other weights' if same else 'another config'} (checksum {found}, not {expected}), "
-            f"for the adapter in {source}"
+            "The encoder must have the weights that the adapter was trained on. Received: an "
+            f"encoder with {'other weights' if same else 'another config'} (checksum {found}, not "
+            f"{expected}), for the adapter in {source}"
         )
 
 
@@ -312,14 +314,14 @@ def _with_input_tokens(model: Any, rows: np.ndarray | None, source: str) -> np.n
     shape = (number, table.shape[1])
     if rows is None or rows.shape != shape:
         raise ValueError(
-            "An adapter that was trained with a decoder's input tokens is for one that reads such "
-            f"tokens, and no other. Received: vectors {None if rows is None else rows.shape}, "
-            f"where the model has {shape}, in {source}"
+            "The adapter and the model must have the same input tokens, or both none. Received: "
+            f"embeddings {None if rows is None else rows.shape} of input tokens, where the model "
+            f"has {shape}, in {source}"
         )
     if encoder.variants.added and not np.array_equal(table[-number:], rows):
         raise ValueError(
-            "Adapters of one decoder share the vectors of its input tokens, and those of the "
-            "folder are others: load it on a decoder of its own. Received: "
+            "Adapters of one decoder share the embeddings of its input tokens, but the folder has "
+            "other ones: load its adapter on a separate decoder. Received: "
             f"{', '.join(encoder.variants.added)} on the decoder, {source}"
         )
     return np.concatenate([table[:-number], rows])
@@ -335,6 +337,6 @@ def _check_task(task: Any, content: Mapping[str, Any], source: str) -> None:
     labels, own = content.get("labels"), getattr(task, "labels", None)
     if labels is not None and own is not None and list(own) != list(labels):
         raise ValueError(
-            "The classes of the adapter's head must be the task's, in their order. "
+            "The classes of the adapter's head must be those of the task, in the same order. "
             f"Received: {list(own)!r:.80} and {labels!r:.80} in {source}"
         )

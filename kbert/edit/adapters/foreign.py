@@ -32,7 +32,7 @@ def read_folder(
     for file, more in ((FOREIGN_FILE, ""), (weights_file, hint)):
         if not (path / file).is_file():
             raise FileNotFoundError(
-                f"A folder of {package} holds {file}{more}. Received: {os.fspath(folder)}"
+                f"A folder of {package} must contain {file}{more}. Received: {os.fspath(folder)}"
             )
     content, arrays = read_json(path / FOREIGN_FILE), read_safetensors(path / weights_file)
     check_finite(arrays, os.fspath(path / weights_file))
@@ -54,7 +54,8 @@ def check_only(
         *_, usual = allowed
         if content.get(key, usual) not in allowed:
             raise ValueError(
-                f"`{key}` of {what} must be {usual!r} here. Received: {content[key]!r} in {source}"
+                f"`{key}` of {what} must be {usual!r} to be supported by kbert. Received: "
+                f"{content[key]!r} in {source}"
             )
 
 

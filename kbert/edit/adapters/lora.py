@@ -36,29 +36,29 @@ class Lora(Adapter):
     kind = "lora"
     learning_rate = 5e-4  # the paper's value on GLUE, table 9
 
-    rank: int = option(8, help="Columns of A, rows of B.", at_least=1)
+    rank: int = option(8, help="Rank: columns of A, rows of B.", at_least=1)
     alpha: float | None = option(
-        None, help="The difference is A @ B times alpha / rank; none = the rank.", above=0
+        None, help="Scale: the update is A @ B times alpha / rank; none = the rank.", above=0
     )
-    dropout: float = option(0.0, help="Rate on what A reads.", at_least=0, below=1)
+    dropout: float = option(0.0, help="Dropout rate on the input of A.", at_least=0, below=1)
     targets: tuple[str, ...] = option(
         ("query", "value"),
-        help="Which kernels of each block: query, key, value, attention_output, intermediate, "
-        "output.",
+        help="Kernels of each block that are adapted: query, key, value, attention_output, "
+        "intermediate, output.",
     )
 
     def check(self) -> None:
         if not self.targets or set(self.targets) - set(TARGETS):
             raise ValueError(
-                f"`targets` are some of {', '.join(TARGETS)}. Received: {self.targets}"
+                f"`targets` must be some of {', '.join(TARGETS)}. Received: {self.targets}"
             )
 
     def check_encoder(self, encoder: Any) -> None:
         found = {target for dense in sites(encoder, "product") for target, *_ in columns(dense)}
         if missing := set(self.targets) - found:
             raise ValueError(
-                f"The encoder must have the kernels that are adapted; it has {sorted(found)}. "
-                f"Received: targets without any: {sorted(missing)}"
+                f"The encoder must have the kernels in `targets`; it has {sorted(found)}. "
+                f"Received: targets that it lacks: {sorted(missing)}"
             )
 
     @property
@@ -176,8 +176,8 @@ class BitFit(Adapter):
     def check_encoder(self, encoder: Any) -> None:
         if not list(self.slots(encoder)):
             raise ValueError(
-                "Adapters of kind 'bitfit' train biases, and the encoder has none. "
-                f"Received: {encoder.config!r}"
+                "Adapters of kind 'bitfit' require biases, and the encoder has none. Received: "
+                f"{encoder.config!r}"
             )
 
     def slots(self, encoder: Any, **kwargs: Any) -> Iterator[Filled]:

@@ -73,13 +73,13 @@ def read_peft(model: Any, folder: PathLike, *, name: str = "peft") -> Any:
     folder = Path(folder)
     if content.get("peft_type") != "LORA":
         raise ValueError(
-            "kbert reads LoRA of peft's kinds. Received: "
+            "peft_type must be LORA; kbert supports no other kind of peft. Received: "
             f"peft_type={content.get('peft_type')!r} in {folder / FOREIGN_FILE}"
         )
     check_only(content, _ONLY, "peft's LoRA", folder / FOREIGN_FILE)
     if unknown := sorted(key for key in set(content) - _READ - set(_ONLY) if content[key]):
         raise ValueError(
-            "kbert reads no such options of peft's LoRA. Received: "
+            "kbert does not support these options of peft's LoRA. Received: "
             f"{', '.join(f'{key}={content[key]!r:.40}' for key in unknown)} in "
             f"{folder / FOREIGN_FILE}"
         )
@@ -92,21 +92,24 @@ def read_peft(model: Any, folder: PathLike, *, name: str = "peft") -> Any:
             a, b = (np.transpose(arrays[cast(str, key)]) for key in pair)
             if rows is not None and b.shape[-1] <= rows.max():
                 raise ValueError(
-                    f"{pair[1]} must be of all columns of {path}. "
-                    f"Received: {b.shape[-1]} in {folder / WEIGHTS_FILE}"
+                    f"{pair[1]} must cover all columns of {path}. Received: {b.shape[-1]} in "
+                    f"{folder / WEIGHTS_FILE}"
                 )
             found[path, target] = a, b if rows is None else b[:, rows]
             rest -= set(pair)
     source = str(folder / WEIGHTS_FILE)
     parts, heads = _saved_modules(model, {key: arrays[key] for key in rest}, source)
     if not found:
-        raise ValueError(f"Some weights must be LoRA's of a kernel. Received: none in {source}")
+        raise ValueError(
+            "The file must contain LoRA weights of the encoder's kernels. Received: none in "
+            f"{source}"
+        )
     targets = tuple(dict.fromkeys(target for _, target in found))
     asked = {(path, target) for path, target, *_ in places if target in targets}
     if missing := asked - set(found):
         raise ValueError(
-            "LoRA must be of the same kernels in every layer. "
-            f"Received: none for {sorted(missing)[:3]} in {folder / WEIGHTS_FILE}"
+            "LoRA must adapt the same kernels in every layer. Received: none for "
+            f"{sorted(missing)[:3]} in {folder / WEIGHTS_FILE}"
         )
     rank = content.get("r", _RANK)
     adapter = Lora(
@@ -118,7 +121,9 @@ def read_peft(model: Any, folder: PathLike, *, name: str = "peft") -> Any:
     )
     wrong = [key for key, (a, b) in found.items() if a.shape[1] != rank or b.shape[0] != rank]
     if wrong:
-        raise ValueError(f"`r` must be the weights' rank. Received: r={rank}, {wrong[0]} another")
+        raise ValueError(
+            f"`r` must be the rank of the weights. Received: r={rank}, another rank of {wrong[0]}"
+        )
     with inserting(model, adapter, name):
         for dense in sites(encoder, "product"):
             made = slot(dense, name)
@@ -173,13 +178,15 @@ def _saved_modules(
             "labels=[…], new_head=True)"
         )
         raise ValueError(
-            "Each weight must be LoRA's of a kernel of the encoder, or of the head of the task"
-            f"{way_out}. Received: {', '.join(sorted([*rest, *without_place])[:6])} in {source}"
+            "Each weight must belong to LoRA of a kernel of the encoder, or to the head of the "
+            f"task{way_out}. Received: {', '.join(sorted([*rest, *without_place])[:6])} in "
+            f"{source}"
         )
     own = {prefix for prefix in parts if any(key.startswith(f"{prefix}/") for key in here)}
     if own and encoder.pooler_is_new and "encoder/pooler" not in own:
         logging.warning(
-            "%s: the pooler under the head was newly initialised, and the folder has none", source
+            "%s: the pooler under the head stays newly initialised, as the folder has no pooler",
+            source,
         )
     return {prefix: part for prefix, part in parts.items() if prefix in own}, here
 
@@ -201,8 +208,8 @@ def write_peft(model: Any, folder: PathLike, *, name: str | None = None) -> None
     adapter = known(encoder, name).added.get(name or "")
     if not isinstance(adapter, Lora) or adapter.pooler:
         raise ValueError(
-            "peft's folders hold LoRA alone. "
-            f"Received: {None if adapter is None else adapter.to_dict()}"
+            "A folder of peft can only contain LoRA, without pooler=True. Received: "
+            f"{None if adapter is None else adapter.to_dict()}"
         )
     arrays: dict[str, np.ndarray] = {}
     modules: dict[str, str] = {}
@@ -214,8 +221,9 @@ def write_peft(model: Any, folder: PathLike, *, name: str | None = None) -> None
             module = at.get((dense.path, target))
             if module is None:
                 raise ValueError(
-                    "peft's folders hold LoRA of kernels that transformers has too, where query, "
-                    f"key and value may be one. Received: {target!r} of {dense.path}"
+                    "A folder of peft can only contain LoRA of kernels that transformers has too; "
+                    f"it may join query, key and value into one. Received: {target!r} of "
+                    f"{dense.path}"
                 )
             modules[target] = re.sub(r"^.*\.\d+\.", "", module)
             for part, weight in zip("AB", pair, strict=True):
@@ -246,8 +254,7 @@ def _places(encoder: Any) -> Iterator[tuple[str, str, str, np.ndarray | None]]:
     """
     if not isinstance(encoder, Encoder):
         raise ValueError(
-            "peft's folders are read and written for encoders. "
-            f"Received: a {type(encoder).__name__}"
+            f"Folders of peft are supported only for encoders. Received: a {type(encoder).__name__}"
         )
     architecture = architectures()[infer(encoder.config, (), None)]
     prefix = f"{architecture.prefix}." if architecture.prefix else ""

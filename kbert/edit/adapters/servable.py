@@ -29,20 +29,20 @@ def export(
     """
     if not isinstance(tasks, Mapping) or not tasks:
         raise ValueError(
-            "Tasks have names, by which clients call them: {'reviews': task, …}, one or more. "
-            f"Received: {tasks!r:.80}"
+            "`tasks` must be a dict of one or more tasks by name, such as {'reviews': task}; "
+            f"clients use these names. Received: {tasks!r:.80}"
         )
     encoders = {id(task.encoder) for task in tasks.values()}
     if len(encoders) != 1:
         raise ValueError(
-            "Tasks of one SavedModel share an encoder, as "
-            "kbert.edit.adapters.load_task(encoder, …) makes them. "
-            f"Received: {len(tasks)} tasks on {len(encoders)} encoders"
+            "All tasks of a SavedModel must share one encoder, as those of "
+            f"kbert.edit.adapters.load_task(encoder, …) do. Received: {len(tasks)} tasks on "
+            f"{len(encoders)} encoders"
         )
     if loose := [name for name, task in tasks.items() if task.variant is None]:
         raise ValueError(
-            "Each task must keep to an adapter: kbert.edit.adapters.add(task, …). "
-            f"Received: without one: {', '.join(loose)}"
+            "Each task must have its own adapter: use kbert.edit.adapters.add(task, …). Received: "
+            f"without one: {', '.join(loose)}"
         )
     signatures: dict[str, Signature] = {}
     resources: dict[int, Any] = {}

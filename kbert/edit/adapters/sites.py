@@ -16,8 +16,8 @@ def plain_blocks(encoder: Any, kind: str) -> list[Block]:
         own = [getattr(type(block), name, None) for name in ("call", "_attended", "_forwarded")]
         if own != [Block.call, Block._attended, Block._forwarded]:
             raise ValueError(
-                f"Adapters of kind {kind!r} stand in the blocks of BERT's kin. "
-                f"Received: an encoder of {type(block).__name__}"
+                f"Adapters of kind {kind!r} require blocks like BERT's. Received: an encoder of "
+                f"{type(block).__name__}"
             )
     return list(encoder.blocks)
 
@@ -32,8 +32,8 @@ def plain_attentions(encoder: Any, kind: str) -> list[SelfAttention]:
     for attention in attentions:
         if type(attention).call is not SelfAttention.call:
             raise ValueError(
-                f"Adapters of kind {kind!r} add to the attention of BERT's kin. "
-                f"Received: an encoder with {type(attention).__name__}"
+                f"Adapters of kind {kind!r} require an attention like BERT's. Received: an "
+                f"encoder with {type(attention).__name__}"
             )
     return attentions
 

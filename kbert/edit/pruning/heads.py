@@ -51,8 +51,9 @@ def least_important(
         raise ValueError(f"`share` must be at least 0 and less than 1. Received: {share!r}")
     if at_least < 1 or any(not np.isfinite(x).all() or x.ndim != 1 for x in values):
         raise ValueError(
-            "Importance is a finite number for each head or neuron of a block, of which one at "
-            f"least is left. Received: at_least={at_least}, shapes {[x.shape for x in values]}"
+            "`importance` must be finite, with a number for each head or neuron of a block, and "
+            f"`at_least` at least 1. Received: at_least={at_least}, shapes "
+            f"{[x.shape for x in values]}"
         )
     # The `at_least` most important of each block are not candidates.
     ranks = [np.argsort(x, kind="stable") for x in values]
@@ -75,8 +76,9 @@ def least_important(
         missing = number - len(smallest)
     if missing:
         raise ValueError(
-            f"Every block keeps {at_least} at least: whole layers are left out by keep_layers. "
-            f"Received: share={share} of {[len(x) for x in values]}, {missing} too many"
+            f"`share` must leave at least {at_least} in every block; use keep_layers to remove "
+            f"whole layers. Received: share={share} of {[len(x) for x in values]}, {missing} too "
+            "many"
         )
     return {block: sorted(map(int, x)) for block, x in chosen.items() if len(x)}
 
@@ -183,20 +185,20 @@ def _kept(chosen: Chosen, before: list[int], what: str) -> list[np.ndarray]:
     for block, numbers in chosen.items():
         if not 0 <= block < len(before):
             raise ValueError(
-                f"The blocks are numbered from 0 to {len(before) - 1}. Received: {block!r}"
+                f"Indices of blocks must be between 0 and {len(before) - 1}. Received: {block!r}"
             )
         numbers = list(numbers)
         wrong = [n for n in numbers if not 0 <= n < before[block]]
         if wrong or len(set(numbers)) < len(numbers):
             raise ValueError(
-                f"The {what} of block {block} are numbered from 0 to {before[block] - 1}, and each "
-                f"is pruned once. Received: {numbers}"
+                f"Indices of the {what} of block {block} must be between 0 and "
+                f"{before[block] - 1}, each given once. Received: {numbers}"
             )
         kept[block] = np.setdiff1d(kept[block], np.array(numbers, int))
         if not len(kept[block]):
             raise ValueError(
-                f"Every block keeps some of its {what}: whole layers are left out by keep_layers. "
-                f"Received: all {before[block]} of block {block}"
+                f"Every block must keep some of its {what}; use keep_layers to remove whole "
+                f"layers. Received: all {before[block]} of block {block}"
             )
     return kept
 

@@ -104,7 +104,8 @@ def neuron_importance(
 def _encoder(task: Any) -> Any:
     if not isinstance(task, EncoderTask):
         raise TypeError(
-            f"Importance is for the loss of a task on an encoder. Received: a {type(task).__name__}"
+            "Importance requires a task on an encoder, for its loss. Received: a "
+            f"{type(task).__name__}"
         )
     return plain_encoder(task)
 
@@ -139,8 +140,8 @@ def _importance(
 ) -> list[np.ndarray]:
     if keras.backend.backend() != "tensorflow":
         raise ValueError(
-            "Importance is differentiated by TensorFlow: KERAS_BACKEND=tensorflow. "
-            f"Received: KERAS_BACKEND={keras.backend.backend()}"
+            "Importance requires the TensorFlow backend: set KERAS_BACKEND=tensorflow. Received: "
+            f"KERAS_BACKEND={keras.backend.backend()}"
         )
     inference.check_batch_size(batch_size)
     batches = _batches(task, data, labels, batch_size)
@@ -208,11 +209,14 @@ _Batches = Callable[[], Iterable[tuple[int, dict[str, np.ndarray]]]]
 def _batches(task: EncoderTask, data: Any, labels: Any, batch_size: int) -> _Batches:
     if isinstance(data, tf.data.Dataset):
         if labels is not None:
-            raise ValueError("Batches hold their labels. Received: a dataset and labels")
+            raise ValueError(
+                "`labels` must be left out with a dataset, whose batches contain them. Received: "
+                "a dataset and labels"
+            )
         if data.cardinality() == tf.data.INFINITE_CARDINALITY:
             raise ValueError(
-                "The dataset must end: dataset.take(100) has as many batches. "
-                "Received: an endless dataset"
+                "The dataset must be finite; dataset.take(100) has 100 batches. Received: an "
+                "infinite dataset"
             )
 
         def from_dataset() -> Iterator[tuple[int, dict[str, np.ndarray]]]:
@@ -222,8 +226,8 @@ def _batches(task: EncoderTask, data: Any, labels: Any, batch_size: int) -> _Bat
         return from_dataset
     if not isinstance(task, FineTuningTask):
         raise ValueError(
-            f"Of a {type(task).__name__} the data are a tf.data.Dataset of batches. "
-            f"Received: a {type(data).__name__}"
+            f"The data of a {type(task).__name__} must be a tf.data.Dataset of batches. Received: "
+            f"a {type(data).__name__}"
         )
     table = task.as_table(data, labels)
     predictor = task.predictor
@@ -244,11 +248,11 @@ def _factors(batches: _Batches, weigh: Callable) -> tuple[np.ndarray, int]:
         rows += number
         weights = {name: weights.get(name, 0.0) + x for name, x in weigh(features).items()}
     if not rows:
-        raise ValueError("Importance needs labelled examples. Received: none")
+        raise ValueError("Importance requires labelled examples. Received: none")
     empty = [name for name, weight in weights.items() if not weight > 0]
     if empty:
         raise ValueError(
-            "Every loss must count something: examples, words or masks. Received: data without "
+            "The data must have examples, words or masks for every loss. Received: data without "
             f"any for {', '.join(empty)}"
         )
     # Multiplied by the rows, because the sum of gradients is divided by them at the end.

@@ -71,14 +71,14 @@ class LayerDrop(keras.callbacks.Callback):
     def on_train_begin(self, logs: Logs = None) -> None:
         if keras.backend.backend() != "tensorflow":
             raise ValueError(
-                "Layers are left out by TensorFlow's engine: KERAS_BACKEND=tensorflow. "
+                "LayerDrop requires the TensorFlow backend: set KERAS_BACKEND=tensorflow. "
                 f"Received: KERAS_BACKEND={keras.backend.backend()}"
             )
         encoder = plain_encoder(getattr(self.model, "student", self.model))  # a distiller's student
         if encoder.config.num_blocks < encoder.config.num_layers:
             raise ValueError(
-                "Layers that share their weights are one block, and are left out together. "
-                f"Received: num_layer_groups={encoder.config.num_layer_groups}"
+                "LayerDrop requires layers that do not share weights. Received: "
+                f"num_layer_groups={encoder.config.num_layer_groups}"
             )
         self._blocks = list(encoder.blocks)
         for layer, block in enumerate(self._blocks):

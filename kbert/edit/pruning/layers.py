@@ -57,8 +57,8 @@ def keep_layers(model: Any, layers: Sequence[int] | str, number: int | None = No
     blocks = _kept_blocks(config, kept)
     if config.block == "pre_norm_except_first" and kept[0] != 0:
         raise ValueError(
-            "The first layer alone takes the embeddings as they are, and any other normalises them "
-            f"(block='pre_norm_except_first'): it must be kept. Received: layers {kept}"
+            "The first layer must be kept with block='pre_norm_except_first': all other layers "
+            f"normalise their inputs. Received: layers {kept}"
         )
     heads, neurons = ([sizes[block] for block in blocks] for sizes in sizes_of(config))
     changes: dict[str, Any] = {
@@ -95,8 +95,8 @@ def _kept(layers: Sequence[int] | str, number: int | None, depth: int) -> list[i
             )
         if number is None or not 1 <= number <= depth:
             raise ValueError(
-                f"With layers={layers!r} a `number` from 1 to {depth} of them is kept. "
-                f"Received: number={number!r}"
+                f"`number` must be between 1 and {depth} with layers={layers!r}. Received: "
+                f"number={number!r}"
             )
         if layers == ALTERNATE:
             return [i * depth // number for i in range(number)]
@@ -104,13 +104,13 @@ def _kept(layers: Sequence[int] | str, number: int | None, depth: int) -> list[i
     found = [int(layer) for layer in layers]
     if number is not None and number != len(found):
         raise ValueError(
-            "A list of layers says itself how many are kept. "
-            f"Received: {len(found)} layers, number={number}"
+            "`number` must be left out with a list of layers, or equal its length. Received: "
+            f"{len(found)} layers, number={number}"
         )
     if not found or found != sorted(set(found)) or found[0] < 0 or found[-1] >= depth:
         raise ValueError(
-            f"The layers that are kept are numbered from 0 to {depth - 1}, ascending, each once. "
-            f"Received: {found}"
+            f"`layers` must be indices between 0 and {depth - 1}, in ascending order and without "
+            f"duplicates. Received: {found}"
         )
     return found
 
@@ -122,7 +122,7 @@ def _kept_blocks(config: EncoderConfig, kept: list[int]) -> list[int]:
     by_config = [blocks[i * len(blocks) // len(kept)] for i in range(len(kept))]
     if by_config != used:
         raise ValueError(
-            "Groups of layers with the same weights must be left as even as a config has them "
+            "The layers that are kept must leave groups of shared weights as even as in a config "
             f"(layer i uses group i * groups // layers). Received: layers {kept}, of groups {used}"
         )
     return blocks

@@ -31,8 +31,8 @@ class MagnitudeSettings(PruningSettings):
 
     kernels: tuple[str, ...] = option(
         BLOCKS,
-        help="Patterns for the names that weights have in a preset, where * stands for any "
-        "characters; by default those of all dense layers in the encoder's blocks.",
+        help="Patterns for the names of weights in a preset, where * matches any characters; by "
+        "default all dense layers in the encoder's blocks.",
     )
 
 
@@ -88,8 +88,9 @@ class MagnitudePruning(GradualPruning):
     def on_train_begin(self, logs: Logs = None) -> None:
         if getattr(self.model.optimizer, "ema", None) is not None:
             raise ValueError(
-                "A moving average of weights has no zeros where they had been others before. "
-                f"Received: an optimizer with ema={self.model.optimizer.ema}"
+                "Magnitude pruning does not support a moving average of the weights, which has no "
+                "zeros where weights were nonzero before. Received: an optimizer with "
+                f"ema={self.model.optimizer.ema}"
             )
         super().on_train_begin(logs)
         with self.model.distribute_strategy.scope():

@@ -95,7 +95,8 @@ class MovementSettings(PruningSettings):
     """
 
     globally: bool = option(
-        False, help="Whether the share is of all kernels together, and not of each: some lose more."
+        False,
+        help="Whether the share is of all kernels together instead of each kernel: some lose more.",
     )
 
 
@@ -168,8 +169,8 @@ class MovementPruning(GradualPruning):
         if steepest > _MOST_AT_ONCE:
             logging.warning(
                 "Up to %.2g %% of the weights are masked in one update, all of them in the "
-                "direction of the gradient: more than %.2g %% has made models learn nothing. "
-                "Take more updates, or prune by magnitude",
+                "direction of the gradient: with more than %.2g %%, models have failed to learn. "
+                "Use more updates, or prune by magnitude",
                 *(100 * steepest, 100 * _MOST_AT_ONCE),
             )
         layers = _scored(self.model)

@@ -30,7 +30,7 @@ def parse(text: str) -> GradualPruning:
     kind, settings = parse_kind(text)
     if kind not in GRADUAL or "sparsity" not in settings:
         raise ValueError(
-            f"Weights are pruned by {' or '.join(GRADUAL)}, to a share that must be named, such as "
+            f"The pruning must be {' or '.join(GRADUAL)} with a sparsity, such as "
             f"movement:sparsity=0.85. Received: {text!r}"
         )
     try:

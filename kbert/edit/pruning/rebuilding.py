@@ -36,8 +36,8 @@ def encoder_of(model: Any) -> Any:
     encoder = model.model if isinstance(model, Task) else model
     if not isinstance(encoder, Encoder | Decoder):
         raise TypeError(
-            "What is pruned or rounded is a kbert.Encoder or kbert.Decoder, or a task on one. "
-            f"Received: a {type(encoder).__name__}"
+            "The model must be a kbert.Encoder, a kbert.Decoder or a task on one. Received: a "
+            f"{type(encoder).__name__}"
         )
     encoder.get_config()  # raises if the config does not describe the whole model
     encoder.variants.refuse_config()
@@ -55,20 +55,20 @@ def plain_encoder(model: Any) -> Encoder:
     part = getattr(encoder.config, "part", None)
     if type(encoder) is not Encoder or part is not None:
         raise ValueError(
-            "Heads, neurons and layers are pruned of BERT's kin: attention and feed-forward parts "
-            "as kbert.EncoderConfig says them, and no part of one family alone. Received: a "
-            f"{type(encoder).__name__} with part={None if part is None else dict(part)}"
+            "Heads, neurons and layers can only be pruned in a kbert.Encoder without a `part`. "
+            f"Received: a {type(encoder).__name__} with "
+            f"part={None if part is None else dict(part)}"
         )
     if others := [edit.kind for edit in encoder.edits if edit.kind != Pruned.kind]:
         raise ValueError(
-            "Heads, neurons and layers are pruned before other edits: take them off first. "
+            "Heads, neurons and layers must be pruned before other edits: remove those first. "
             f"Received: edits={others}"
         )
     for block in encoder.blocks:
         kinds = (type(block), type(block.attention), type(block.feed_forward))
         if kinds != (Block, SelfAttention, FeedForward):
             raise ValueError(
-                "Heads, neurons and layers are pruned of kbert.layers' Block, SelfAttention and "
+                "Pruning heads, neurons or layers requires kbert.layers' Block, SelfAttention and "
                 f"FeedForward. Received: {', '.join(kind.__name__ for kind in kinds)}"
             )
     return encoder

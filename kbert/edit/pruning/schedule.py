@@ -23,17 +23,19 @@ class PruningSettings(Options):
     sparsity: float = option(help="Share of zeros at the end.", above=0, below=1)
     end_step: int | float = option(
         0.7,
-        help="Updates after which it is reached, fewer than those of the run: what is left "
-        "recovers in the rest. Below 1: a share of the run's.",
+        help="Updates until `sparsity` is reached, fewer than those of the run, so that the "
+        "remaining weights can recover. Below 1: a share of the run's updates.",
         above=0,
     )
     begin_step: int | float = option(
         0,
-        help="Updates before the first weights are chosen. Below 1: a share of the run's.",
+        help="Updates before the first weights are pruned. Below 1: a share of the run's updates.",
         at_least=0,
     )
-    initial_sparsity: float = option(0.0, help="Share of zeros then.", at_least=0, below=1)
-    frequency: int = option(1, help="Updates between two choices.", at_least=1)
+    initial_sparsity: float = option(
+        0.0, help="Share of zeros at `begin_step`.", at_least=0, below=1
+    )
+    frequency: int = option(1, help="Updates between two prunings.", at_least=1)
 
     def check(self) -> None:
         if self.initial_sparsity > self.sparsity:
@@ -44,8 +46,8 @@ class PruningSettings(Options):
         steps = self.begin_step, self.end_step
         if any(isinstance(x, float) and x >= 1 for x in steps):
             raise ValueError(
-                "`begin_step` and `end_step` are whole numbers of updates, or shares of a run's "
-                f"below 1. Received: begin_step={self.begin_step}, end_step={self.end_step}"
+                "`begin_step` and `end_step` must be whole numbers of updates, or shares of the "
+                f"run below 1. Received: begin_step={self.begin_step}, end_step={self.end_step}"
             )
         if _are_alike(*steps):
             _check_order(*steps)
@@ -70,8 +72,8 @@ class PruningSettings(Options):
             if isinstance(value, float):
                 if total is None:
                     raise ValueError(
-                        f"`{name}` is a share of a run whose length is known, as of kbert's `fit`; "
-                        f"here it must be a number of updates. Received: {name}={value}"
+                        f"`{name}` must be a number of updates if the length of the run is "
+                        f"unknown (with kbert's `fit` it may be a share). Received: {name}={value}"
                     )
                 value = round(value * total)
             found.append(value)
@@ -87,8 +89,7 @@ def _are_alike(begin: float, end: float) -> bool:
 def _check_order(begin: float, end: float) -> None:
     if begin >= end:
         raise ValueError(
-            "Weights are chosen from `begin_step` on to an `end_step` after it. Received: "
-            f"begin_step={begin}, end_step={end}"
+            f"`end_step` must be after `begin_step`. Received: begin_step={begin}, end_step={end}"
         )
 
 
@@ -174,7 +175,7 @@ class GradualPruning(keras.callbacks.Callback):
     def on_train_begin(self, logs: Logs = None) -> None:
         if keras.backend.backend() != "tensorflow":
             raise ValueError(
-                "Kernels are pruned in training by TensorFlow's engine: KERAS_BACKEND=tensorflow. "
+                "Gradual pruning requires the TensorFlow backend: set KERAS_BACKEND=tensorflow. "
                 f"Received: KERAS_BACKEND={keras.backend.backend()}"
             )
         updates = self.params.get("updates")
@@ -182,9 +183,8 @@ class GradualPruning(keras.callbacks.Callback):
         # With updates made already, this run may be a resumed one: only a fresh run is checked.
         if updates is not None and not self.step and updates <= self.end_step:
             raise ValueError(
-                "The last weights are chosen before the end of a run, so that what is left can "
-                f"recover: `end_step` must be below its {updates} updates. "
-                f"Received: end_step={self.end_step}"
+                f"`end_step` must be less than the {updates} updates of the run, so that the "
+                f"remaining weights can recover. Received: end_step={self.end_step}"
             )
         self.may_be_best = False
 
@@ -192,6 +192,6 @@ class GradualPruning(keras.callbacks.Callback):
         if not self.may_be_best:
             logging.warning(
                 "The run ended after %d updates, before the end of the pruning after %d: the "
-                "kernels have fewer zeros than %g of their weights",
+                "share of zeros in the kernels is below %g",
                 *(self.step, self.end_step, self.settings.sparsity),
             )

@@ -116,9 +116,9 @@ def kept_tokens(
     """
     if not isinstance(tokenizer, WordPieceTokenizer | BytePairTokenizer):
         raise ValueError(
-            "Tokens are cut out of WordPiece and byte-level BPE vocabularies. A unigram model's "
-            "pieces have scores that all splits of a word compare, unknown characters too. "
-            f"Received: a {type(tokenizer).__name__}"
+            "Vocabularies can be pruned only for WordPiece and byte-level BPE. A unigram model "
+            "compares the scores of its pieces in all splits of a word, also with unknown "
+            f"characters. Received: a {type(tokenizer).__name__}"
         )
     if min_count < 1:
         raise ValueError(f"`min_count` must be at least 1. Received: {min_count}")
@@ -129,9 +129,7 @@ def kept_tokens(
         ids = tokenizer.encode(batch).flat_values.numpy()
         counts += np.bincount(ids, minlength=len(counts))
     if not read and not keep:
-        raise ValueError(
-            "What a model keeps is said by `texts` or by tokens to `keep`. Received: neither"
-        )
+        raise ValueError("Pass `texts` or `keep` to choose the vocabulary. Received: neither")
     kept = {*np.flatnonzero(counts >= min_count).tolist(), *tokenizer.special_ids}
     kept |= {tokenizer.token_to_id(token) for token in (*keep, *tokenizer.added_tokens)}
     if isinstance(tokenizer, BytePairTokenizer):
@@ -180,10 +178,11 @@ def _smaller(tokenizer: Tokenizer, kept: np.ndarray) -> Tokenizer:
 def _tokenizer_of(model: Any, tokenizer: Tokenizer | None) -> Any:
     if isinstance(model, EncoderTask):
         if tokenizer is not None:
-            raise ValueError("A task has a tokenizer of its own. Received: another one besides")
+            raise ValueError(
+                "`tokenizer` must be left out for a task, which has its own. Received: a task and "
+                "a tokenizer"
+            )
         return model.tokenizer
     if tokenizer is None:
-        raise ValueError(
-            "Of an encoder the vocabulary is that of its `tokenizer`. Received: tokenizer=None"
-        )
+        raise ValueError("Pass the `tokenizer` of the encoder. Received: tokenizer=None")
     return tokenizer

@@ -25,10 +25,11 @@ _BY_ROWS = frozenset({
 
 
 def simplify(model: Any, onnx: ModuleType) -> None:
-    """Rewrites a model of tf2onnx in place; the axes of its inputs must have names.
+    """Rewrites a model of tf2onnx in place: fewer operations, the same numbers.
 
     Args:
-        model: a `ModelProto` with its operations in the order of computation.
+        model: a `ModelProto` with its operations in the order of computation; the axes of its
+            inputs must have names.
         onnx: the package `onnx`.
     """
     graph = model.graph
@@ -58,7 +59,11 @@ def graphs(graph: Any) -> list[Any]:
 
 
 def links(nodes: Iterable[Any]) -> tuple[dict[str, Any], dict[str, list[Any]]]:
-    """Returns the operation that makes each value, and the operations that read it."""
+    """Returns the links between the operations of a graph.
+
+    Returns:
+        Value name -> operation that computes it, and value name -> operations that read it.
+    """
     made_by: dict[str, Any] = {}
     used_by: dict[str, list[Any]] = {}
     for node in nodes:
@@ -69,7 +74,7 @@ def links(nodes: Iterable[Any]) -> tuple[dict[str, Any], dict[str, list[Any]]]:
 
 
 def _bodies(graph: Any) -> Iterator[Any]:
-    """Yields operation, body and enclosing graph of each loop of a graph, also of nested loops."""
+    """Yields (operation, body, enclosing graph) of each loop of a graph, also of nested loops."""
     for node in graph.node:
         for attribute in node.attribute:
             if attribute.HasField("g"):
@@ -78,10 +83,15 @@ def _bodies(graph: Any) -> Iterator[Any]:
 
 
 def _read_from_outside(node: Any, body: Any, graph: Any) -> None:
-    """Makes the body of a loop read values that it does not change from the graph around it.
+    """Makes a loop's body read unchanged values directly from the enclosing graph.
 
-    Before, each iteration passes them on to the next. Weights then are constants, so ONNX Runtime
-    packs them once for its products, and they can be stored in 8 bits.
+    Before, each iteration passes these values on to the next. Afterwards weights are constants in
+    the body: ONNX Runtime packs them once for its products, and they can be stored in 8 bits.
+
+    Args:
+        node: the loop; other operations with a body are left unchanged.
+        body: graph of one iteration.
+        graph: graph that contains the loop.
     """
     if node.op_type != "Loop":
         return
@@ -115,7 +125,12 @@ def _read_from_outside(node: Any, body: Any, graph: Any) -> None:
 
 
 def _rename(graph: Any, names: Mapping[str, str]) -> None:
-    """Makes all operations, also those in loops, read values under other names."""
+    """Makes all operations of a graph, also those in loops, read values under other names.
+
+    Args:
+        graph: the graph. Its outputs keep their names.
+        names: old name -> new name.
+    """
     for part in graphs(graph):
         for node in part.node:
             for place, name in enumerate(node.input):
@@ -126,7 +141,7 @@ def _rename(graph: Any, names: Mapping[str, str]) -> None:
 
 
 def _fold_weights(model: Any, onnx: ModuleType) -> None:
-    """Folds constants: stores values computed only from weights, such as transposed kernels."""
+    """Computes values that depend only on weights, such as transposed kernels, and stores them."""
     parts = graphs(model.graph)
     stored = {x.name: x for part in parts for x in part.initializer}
     from onnx.reference import ReferenceEvaluator
@@ -148,16 +163,21 @@ def _fold_weights(model: Any, onnx: ModuleType) -> None:
 
 
 def _join_normalisations(graph: Any, weights: Mapping[str, Any], onnx: ModuleType) -> None:
-    """Replaces each layer normalisation by ONNX's operation for it.
+    """Replaces each layer normalisation in a graph by ONNX's operation for it.
 
     The graph has (x - mean) / √(mean((x - mean)²) + ε) · γ + β in eight operations. ONNX Runtime
     fuses them only if it knows all sizes.
+
+    Args:
+        graph: graph that is changed in place.
+        weights: name -> array of all vectors and small weights.
+        onnx: the package `onnx`.
     """
     made_by, used_by = links(graph.node)
     none = np.zeros(0)
 
     def maker(name: str, kind: str) -> Any:
-        """Returns the operation that makes a value if it is of that kind, else an empty one."""
+        """Returns the operation of a kind that computes a value; an empty one if there is none."""
         node = made_by.get(name)
         return node if node is not None and node.op_type == kind else onnx.NodeProto()
 
@@ -203,7 +223,12 @@ def _join_normalisations(graph: Any, weights: Mapping[str, Any], onnx: ModuleTyp
 
 
 def _leave_out_whole_slices(graph: Any, weights: Mapping[str, Any]) -> None:
-    """Removes slices that return all of a value, such as TensorFlow makes for `x[:, None]`."""
+    """Removes slices that return all of a value, such as TensorFlow makes for `x[:, None]`.
+
+    Args:
+        graph: graph that is changed in place.
+        weights: name -> array of all vectors and small weights, which include the slices' bounds.
+    """
     for node in [x for x in graph.node if x.op_type == "Slice" and len(x.input) > 3]:
         starts, ends, _, *steps = (weights.get(name) for name in node.input[1:])
         if (
@@ -249,9 +274,17 @@ def _cut_kernels(graph: "_Sized") -> None:
 
 
 def _cut_product(graph: "_Sized", cut: Any) -> list[Any]:
-    """Returns the operations that replace a split of B rows, T tokens, P parts, H heads of size D.
+    """Returns the operations that compute the parts of a split product separately.
 
-    The list is empty if the split has another form.
+    The product is (B, T, P · H · D). It must be reshaped to (B, T, P, H, D), transposed to (P, B,
+    H, T, D) and split into its P parts, such as queries, keys and values. H is the number of heads.
+
+    Args:
+        graph: graph of the split; it gets the parts of the kernel and bias as weights.
+        cut: the Split operation.
+
+    Returns:
+        The operations that replace the split; [] if it has another form.
     """
     turn = graph.only("Transpose", cut.input[0])
     fold = graph.only("Reshape", turn.input[0]) if turn else None
@@ -302,6 +335,7 @@ def _flatten(graph: "_Sized") -> None:
     nodes: list[Any] = []
 
     def as_list(name: str, size: int) -> str:
+        """Returns the name of a value as a list of vectors; adds its Reshape on first use."""
         if name not in lists:
             shape = graph.shape((-1, size))
             source = reshaped.get(name, name)
@@ -339,7 +373,7 @@ def _flatten(graph: "_Sized") -> None:
 
 
 def _know_sizes(graph: "_Sized") -> None:
-    """Reads the sizes of the inputs once, instead of before each Reshape."""
+    """Computes the shape of each Reshape once from the inputs' sizes; removes needless Reshapes."""
     nodes = []
     for node in graph.nodes:
         if node.op_type == "Reshape":
@@ -358,6 +392,12 @@ class _Sized:
     Args:
         model: model with the graph.
         onnx: the package `onnx`.
+
+    Attributes:
+        helper: the module `onnx.helper`.
+        nodes: operations of the graph.
+        used_by: name of a value -> operations that read it.
+        sizes: name of a value -> its sizes, for values of known rank.
     """
 
     def __init__(self, model: Any, onnx: ModuleType) -> None:
@@ -377,22 +417,22 @@ class _Sized:
         self.sizes = self._infer(model)
 
     def array(self, name: str) -> Any:
-        """Returns the numbers of a weight; None for a computed value."""
+        """Returns the numbers of the weight with this name; None if it is a computed value."""
         found = self._weights.get(name)
         return None if found is None else self._onnx.numpy_helper.to_array(found)
 
     def only(self, kind: str, name: str) -> Any:
-        """Returns the operation of that kind that makes a value, if it has one reader, or None."""
+        """Returns the operation of this kind that computes a value with one reader, or None."""
         node = self._made_by.get(name)
         known = node is not None and node.op_type == kind and len(self.used_by[name]) == 1
         return node if known else None
 
     def make(self, kind: str, inputs: Any, output: str, **options: Any) -> Any:
-        """Makes an operation."""
+        """Returns a new operation with one output; `options` are its attributes."""
         return self.helper.make_node(kind, list(inputs), [output], name=output, **options)
 
     def add_weight(self, name: str, array: np.ndarray) -> str:
-        """Stores numbers under a name, once; returns the name."""
+        """Stores an array as a weight, unless the name exists; returns the name."""
         if name not in self._weights:
             stored = self._onnx.numpy_helper.from_array(np.asarray(array, order="C"), name)
             self._graph.initializer.append(stored)
@@ -400,12 +440,15 @@ class _Sized:
         return name
 
     def can_reshape(self, sizes: Sizes) -> bool:
-        """Returns whether `shape` supports the sizes: at most one is not a number or an input's."""
+        """Returns whether `shape` supports the sizes.
+
+        At most one may be neither a number nor an axis of an input; there must be one at least.
+        """
         unknown = [x for x in sizes if not isinstance(x, int) and x not in self._axes]
         return bool(sizes) and len(unknown) <= 1
 
     def shape(self, sizes: Sizes) -> str:
-        """Returns the name of the value with these sizes, which all Reshapes to them share."""
+        """Returns the name of an int64 vector with these sizes; all Reshapes to them share it."""
         name = f"{_MARK}s_" + "_".join(map(str, sizes))
         numbers = [x if isinstance(x, int) else -1 for x in sizes]
         if numbers.count(-1) <= 1:
@@ -422,7 +465,7 @@ class _Sized:
         return name
 
     def set_nodes(self, nodes: list[Any]) -> None:
-        """Replaces the operations of the graph by these, after those that `shape` needs."""
+        """Replaces all operations of the graph, and adds those that `shape` needs before them."""
         # Operations for sizes from earlier rewriting also come first, those that join sizes last.
         first = [x for x in (*nodes, *self._first) if x.name.startswith(_MARK)]
         first.sort(key=lambda node: node.op_type != "Shape")
@@ -434,16 +477,17 @@ class _Sized:
         remove_unused(self._graph)
 
     def _begin_with(self, kind: str, inputs: list[str], output: str, **options: int) -> None:
+        """Adds an operation at the beginning of the graph, unless its output exists."""
         if output not in self._made_by:
             self._first.append(self.make(kind, inputs, output, **options))
             self._made_by[output] = self._first[-1]
 
     def _infer(self, model: Any) -> dict[str, Sizes]:
-        """Infers the sizes of all values, as far as possible.
+        """Returns the sizes of each value by name, without values whose sizes ONNX cannot infer.
 
-        ONNX would copy large weights, so they are left out. It does not infer that rows 0 to T of
-        a table of positions are as many as the T tokens, so that size is given. With more tokens
-        than rows the sum of both fails, like in TensorFlow.
+        ONNX would copy large weights, so they are left out. It does not infer that rows 0 to T of a
+        table of positions are as many as the T tokens, so that size is given. With more tokens than
+        rows the sum of both fails, like in TensorFlow.
         """
         sketch = self._onnx.ModelProto(ir_version=model.ir_version)
         sketch.opset_import.extend(model.opset_import)
@@ -474,7 +518,11 @@ class _Sized:
         return {name: sizes for name, sizes in found.items() if "" not in sizes}
 
     def _rows_read(self, node: Any) -> str | int | None:
-        """Returns the input's size that an operation reads as first rows of a table, or None."""
+        """Returns the number of rows that a slice reads from the top of a table.
+
+        Returns:
+            An axis of an input if the slice reads that many first rows, else None.
+        """
         if node.op_type != "Slice" or len(node.input) < 4 or node.input[0] not in self._weights:
             return None
         start, axis, *step = (self.array(x) for x in (node.input[1], *node.input[3:]))
@@ -500,7 +548,7 @@ def _sizes_of(value: Any) -> Sizes:
 
 
 def _remove_identities(graph: Any) -> None:
-    """Makes the readers of an Identity's output read its input instead."""
+    """Makes the readers of an Identity read its input; an Identity that is an output remains."""
     names: dict[str, str] = {}
     outputs = {value.name for value in graph.output}
     for node in graph.node:  # in the order of computation, so that each name is final

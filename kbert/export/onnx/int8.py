@@ -70,7 +70,7 @@ def round_products(model: Any, onnx: ModuleType, largest: Mapping[str, np.ndarra
 
 
 def product_inputs(model: Any, onnx: ModuleType) -> list[str]:
-    """Returns the names of values that are multiplied by kernels outside of loops."""
+    """Returns the sorted names of values that are multiplied by a kernel outside of loops."""
     rounding = _Rounding(model, onnx)
     return sorted({node.input[0] for node, _ in rounding.products(rounding.parts[0])})
 
@@ -96,6 +96,12 @@ def saturating(model: Any, onnx: ModuleType) -> list[str]:
 
 
 def _is_safe(kind: str, codes: np.ndarray) -> bool:
+    """Returns whether no pair of neighbouring codes of a kernel can overflow 16 bits.
+
+    Args:
+        kind: ONNX's name of the operation that reads the kernel.
+        codes: int8 kernel (…, M), or filters (M, C, …) of a convolution.
+    """
     if "Conv" in kind:  # (M, C, …): a pair is within one filter
         codes = codes.reshape(len(codes), -1).T
     return int(_pair_sums(codes.reshape(-1, codes.shape[-1]).astype(np.int32)).max(initial=0)) <= (
@@ -104,18 +110,27 @@ def _is_safe(kind: str, codes: np.ndarray) -> bool:
 
 
 def _pair_sums(kernel: np.ndarray) -> np.ndarray:
-    """Returns the largest sum of one sign over pairs of neighbouring rows: (K, M) -> (M,)."""
+    """Returns the largest absolute sum of two neighbouring rows in each column, (M,).
+
+    Positive and negative numbers are summed separately.
+
+    Args:
+        kernel: numbers (K, M).
+    """
     rows = np.pad(kernel, ((0, len(kernel) % 2), (0, 0)))
     pairs = np.stack([rows, -rows]).clip(0).reshape(2, -1, 2, kernel.shape[1])
     return pairs.sum(axis=2).max(axis=(0, 1), initial=0)
 
 
 def _to_codes(kernel: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Quantises a kernel (K, M) to int8 with a scale per column, so that no pair of rows overflows.
+    """Quantises a kernel (K, M) to int8 so that no sum of two neighbouring rows overflows.
 
     The scale makes the largest pair add up to 127; rounding adds one at most. This scale is nearly
-    as fine as one for the full 8 bits: it is only larger if a large number has a neighbour of the
+    as fine as one for the full 8 bits. It is only larger if a large number has a neighbour of the
     same sign (by a tenth in MiniLM). Half the range for each number would double it.
+
+    Returns:
+        Codes (K, M), and a scale per column (M,); their product is the rounded kernel.
     """
     largest = np.maximum(_pair_sums(kernel), np.abs(kernel).max(axis=0))
     scale = (np.where(largest > 0, largest, 1) / 127).astype(np.float32)
@@ -124,6 +139,12 @@ def _to_codes(kernel: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 class _Rounding:
     """A model whose products are being quantised.
+
+    Kernels are identified by the name of the weight and whether the product reads it transposed.
+
+    Args:
+        model: a `ModelProto`; `rewrite` and `finish` change it.
+        onnx: the package `onnx`.
 
     Attributes:
         parts: graph of the model and the bodies of its loops.
@@ -138,12 +159,17 @@ class _Rounding:
         self._limits: dict[str, float | None] = {}
 
     def products(self, part: Any) -> list[tuple[Any, tuple[str, bool]]]:
-        """Returns the products with a kernel, each with that kernel."""
+        """Returns the MatMul operations of a graph that have a kernel, each with its kernel."""
         found = [(x, self._kernel(x)) for x in part.node if x.op_type == "MatMul"]
         return [(node, kernel) for node, kernel in found if kernel is not None]
 
     def _kernel(self, product: Any) -> tuple[str, bool] | None:
-        """Returns a product's kernel and whether it is transposed (as a tied table is), or None."""
+        """Returns the kernel of a product, or None if it has no stored one.
+
+        Returns:
+            Name of the weight, and whether it is transposed before the product (as a tied table
+            is).
+        """
         name, turned = product.input[1], False
         node = self._made_by.get(name)
         if node is not None and node.op_type == "Transpose" and node.input[0] in self._stored:
@@ -151,6 +177,7 @@ class _Rounding:
         return (name, turned) if self._is_wide(name) else None
 
     def _is_wide(self, name: str) -> bool:
+        """Returns whether a weight is a float32 matrix of at least 8 rows and columns."""
         stored = self._stored.get(name)
         return (
             stored is not None
@@ -160,11 +187,22 @@ class _Rounding:
         )
 
     def _array(self, kernel: tuple[str, bool]) -> np.ndarray:
+        """Returns the numbers of a kernel, (K, M)."""
         array = self._onnx.numpy_helper.to_array(self._stored[kernel[0]])
         return array.T if kernel[1] else array
 
     def factors(self, largest: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Returns the smoothing factors of each input; inputs of the same kernel share them."""
+        """Returns the factors (K,) that the channels of uneven inputs are multiplied by.
+
+        Inputs of the same kernel, and kernels of the same input, share their factors. The rows of
+        the kernels are divided by them.
+
+        Args:
+            largest: input name -> largest absolute value of each channel, (K,).
+
+        Returns:
+            Input name -> factors; inputs that are even enough have none.
+        """
         together: list[tuple[set[str], set[tuple[str, bool]]]] = []
         for product, kernel in (x for part in self.parts for x in self.products(part)):
             inputs, kernels = {product.input[0]}, {kernel}
@@ -186,7 +224,12 @@ class _Rounding:
         return found
 
     def rewrite(self, part: Any, factors: Mapping[str, np.ndarray]) -> None:
-        """Replaces the products and the table lookups of one part."""
+        """Replaces the products and table lookups of one graph by operations on 8-bit codes.
+
+        Args:
+            part: one of `parts`.
+            factors: result of `factors`.
+        """
         placed: dict[str, list[Any]] = {}  # output -> operations that replace the one that makes it
         rounded: set[str] = set()
         for node, kernel in self.products(part):
@@ -209,7 +252,15 @@ class _Rounding:
         part.node.extend(nodes)
 
     def _round(self, name: str, factor: np.ndarray | None) -> list[Any]:
-        """Returns the operations that make a vector's codes and its size, their common factor."""
+        """Returns the operations that quantise the vectors of a value.
+
+        They compute `NAME_codes`, and `NAME_size`, the factor (…, 1) by which each vector was
+        divided.
+
+        Args:
+            name: name of the value, (…, K).
+            factor: smoothing factors (K,); None = no smoothing.
+        """
         zero, step, least = self._range(name)
         axis = self._store("round_axis", np.array([-1], np.int64))
         values, nodes = name, []
@@ -232,9 +283,12 @@ class _Rounding:
     def _range(self, name: str) -> tuple[str, str, str]:
         """Returns names of constants: the code of 0, the step between codes, the least vector size.
 
-        Values that cannot fall far below 0, such as after GELU, get most codes above 0. With code
+        A value that cannot fall far below 0, such as after GELU, gets most codes above 0. With code
         32 for 0, the 32 steps below reach the lowest possible value if the vector's size counts as
         at least `size`.
+
+        Args:
+            name: name of the value that is quantised.
         """
         lowest = self._least(name)
         zero, size = 128, 1e-12
@@ -249,12 +303,16 @@ class _Rounding:
         )
 
     def _least(self, name: str) -> float | None:
-        """Returns the lower bound of a value made by a function such as GELU; None for others."""
+        """Returns a lower bound, at most 0, of a value after a function such as GELU, or None."""
         if name not in self._limits:
             self._limits[name] = self._find_least(name)
         return self._limits[name]
 
     def _find_least(self, name: str) -> float | None:
+        """Computes `_least`: evaluates the elementwise operations that make the value.
+
+        None if they have several inputs, are more than 20, or have a minimum below `_LOWEST`.
+        """
         name = self._unshaped(name)
         nodes: dict[str, Any] = {}
         sources: set[str] = set()
@@ -281,7 +339,7 @@ class _Rounding:
         return min(1.01 * least, 0.0) if least >= _LOWEST else None
 
     def _unshaped(self, name: str) -> str:
-        """Returns the value before its reshapes."""
+        """Returns the name of the value that a value is reshaped from, in any number of steps."""
         while (node := self._made_by.get(name)) is not None and node.op_type in _SHAPES:
             name = node.input[0]
         return name
@@ -290,7 +348,13 @@ class _Rounding:
         return name in self._stored and np.prod(self._stored[name].dims) == 1
 
     def _evaluate(self, made: Mapping[str, Any], source: str, output: str) -> np.ndarray:
-        """Evaluates operations (output -> operation) on numbers from -20 to 20."""
+        """Returns the values of `output` for values of `source` from -20 to 20.
+
+        Args:
+            made: output name -> elementwise operation, of all operations between both.
+            source: name of the input value.
+            output: name of the output value.
+        """
         from onnx.reference import ReferenceEvaluator
 
         opsets = {x.domain: x.version for x in self._model.opset_import}
@@ -309,7 +373,13 @@ class _Rounding:
             return np.nan_to_num(value(output), nan=-np.inf)
 
     def _coded(self, kernel: tuple[str, bool], factor: np.ndarray | None) -> tuple[str, str]:
-        """Returns the names of a kernel's codes and scales, after storing them."""
+        """Stores a kernel in 8 bits, once; returns the names of its codes and scales.
+
+        Args:
+            kernel: name of the weight, and whether it is transposed.
+            factor: smoothing factors (K,) of the input, by which the kernel is divided; None =
+                none.
+        """
         name = f"{kernel[0]}_turned" if kernel[1] else kernel[0]
         codes, scale = f"{name}_codes", f"{name}_scale"
         if codes not in self._new:
@@ -320,7 +390,7 @@ class _Rounding:
         return codes, scale
 
     def _read_table(self, node: Any) -> list[Any]:
-        """Returns the operations that look up rows in a table of codes instead of a table."""
+        """Returns the operations that look up rows in a table of codes, to replace a Gather."""
         (table, ids), output = node.input, node.output[0]
         codes, scale = f"{table}_rows", f"{table}_row_scale"
         if codes not in self._new:
@@ -339,13 +409,14 @@ class _Rounding:
         return self._onnx.helper.make_node(kind, list(inputs), [output], name=output, **options)
 
     def _store(self, name: str, array: np.ndarray) -> str:
+        """Stores a constant, unless the name exists; returns the name."""
         if name not in self._new:
             stored = self._onnx.numpy_helper.from_array(np.asarray(array, order="C"), name)
             self._new[name] = stored
         return name
 
     def finish(self) -> None:
-        """Stores the constants of the new operations, and removes weights that nothing reads."""
+        """Adds the constants of the new operations to the model, and removes unread weights."""
         self._model.graph.initializer.extend(self._new.values())
         remove_unused(self._model.graph)
         if all(x.domain != _DOMAIN for x in self._model.opset_import):

@@ -38,7 +38,7 @@ def write(
     *,
     samples: Sequence[Mapping[str, np.ndarray]] = (),
 ) -> dict[str, Any]:
-    """Writes a model.
+    """Writes the model, `model.onnx`.
 
     With "int8" the kernels and tables are stored in 8 bits, each column of a kernel with its own
     scale. The runtime rounds the inputs of products, each vector with a scale from its largest
@@ -87,10 +87,14 @@ def write(
 
 
 def _convert(rows: RowFunction, onnx: ModuleType) -> Any:
-    """Converts the model with tf2onnx, without its weights.
+    """Converts a model to ONNX with tf2onnx; returns the `ModelProto`.
 
     tf2onnx would copy the weights in each of its rewriting steps. So they are inputs during the
     conversion, and become constants afterwards.
+
+    Args:
+        rows: the model: a function of rows of ids.
+        onnx: the package `onnx`.
     """
     convert, loader = optional("tf2onnx.convert", EXTRA), optional("tf2onnx.tf_loader", EXTRA)
     concrete = rows.concrete
@@ -122,7 +126,14 @@ def _convert(rows: RowFunction, onnx: ModuleType) -> Any:
 
 
 def _take_weights(frozen: Any) -> dict[str, np.ndarray]:
-    """Turns the matrices of a graph into inputs; returns them by the names of these inputs."""
+    """Turns the large constant matrices of a TensorFlow graph into inputs, in place.
+
+    Args:
+        frozen: a `GraphDef` whose weights are constants.
+
+    Returns:
+        Name of the new input -> its array.
+    """
     found = {}
     for node in frozen.node:
         tensor = node.attr["value"].tensor if node.op == "Const" else None
@@ -143,10 +154,13 @@ def _take_weights(frozen: Any) -> dict[str, np.ndarray]:
 
 @contextlib.contextmanager
 def _left_sizes(rows: RowFunction) -> Iterator[None]:
-    """Skips tf2onnx's optimisation of sizes in models without loops; `simplify` does it there.
+    """Makes tf2onnx skip its optimisation of sizes in a `with` block, for models without loops.
 
     tf2onnx writes 0 in a Reshape, which means the size of the input. It then merges two Reshapes,
-    although the other value has another size there.
+    although the other value has another size there. `simplify` optimises the sizes instead.
+
+    Args:
+        rows: the model: a function of rows of ids.
     """
     optimizer = optional("tf2onnx.optimizer", EXTRA)
     steps = optimizer._optimizers
@@ -157,9 +171,10 @@ def _left_sizes(rows: RowFunction) -> Iterator[None]:
 
 
 def _error_function(graph: Any, node: Any, name: str, arguments: Any) -> None:
-    """Writes erfc, which ONNX does not have, as 1 - erf, and GELU in the form ONNX Runtime fuses.
+    """Handler of tf2onnx that writes erfc, which ONNX does not have, as 1 - erf.
 
-    That form is x / 2 (1 + erf(x / √2)); TensorFlow has x / 2 erfc(-x / √2).
+    GELU is written in the form that ONNX Runtime fuses, x / 2 (1 + erf(x / √2)), instead of
+    TensorFlow's x / 2 erfc(-x / √2).
     """
     (scaled,) = node.inputs
     negated, factor = scaled.inputs if scaled.type == "Mul" else (scaled, scaled)
@@ -178,7 +193,7 @@ def _error_function(graph: Any, node: Any, name: str, arguments: Any) -> None:
 
 
 def _square(graph: Any, node: Any, name: str, arguments: Any) -> None:
-    """Writes a square as a power, in which the variance of a normalisation is recognised."""
+    """Handler of tf2onnx that writes a square as Pow, by which normalisations are recognised."""
     inputs, outputs = node.input, node.output
     graph.remove_node(name)
     two = graph.make_const(f"{name}_two", np.float32(2)).output[0]
@@ -186,7 +201,7 @@ def _square(graph: Any, node: Any, name: str, arguments: Any) -> None:
 
 
 def _product(graph: Any, node: Any, name: str, arguments: Any) -> None:
-    """Writes a product with 1 / √x, as in a normalisation, as a division by √x; keeps others."""
+    """Handler of tf2onnx that writes a product with 1 / √x as a division by √x; keeps others."""
     _, factor = node.inputs
     if factor.type == "Reciprocal" and factor.inputs[0].type == "Sqrt":
         inputs, outputs = [node.input[0], factor.input[0]], node.output
@@ -195,16 +210,19 @@ def _product(graph: Any, node: Any, name: str, arguments: Any) -> None:
 
 
 def _choice(graph: Any, node: Any, name: str, arguments: Any) -> None:
-    """Writes SelectV2 as Where; tf2onnx multiplies by 0 and 1, which fails for infinity."""
+    """Handler of tf2onnx that writes SelectV2 as Where.
+
+    tf2onnx itself multiplies by 0 and 1, which fails for infinity.
+    """
     inputs, outputs = node.input, node.output
     graph.remove_node(name)
     graph.make_node("Where", inputs, outputs=outputs, name=name)
 
 
 def _largest(graph: Any, node: Any, name: str, arguments: Any) -> None:
-    """Writes ArgMax without the step that Keras adds before it, which makes -0 less than 0.
+    """Handler of tf2onnx that writes ArgMax without the step that Keras adds before it.
 
-    That step reads the bits of a number, which ONNX cannot do.
+    That step makes -0 less than 0. It reads the bits of a number, which ONNX cannot do.
     """
     numbers, axis = node.inputs
     guarded = numbers.type == "Where" and numbers.inputs[1].is_const()
@@ -233,6 +251,9 @@ def _largest_values(
         onnx: the package `onnx`.
         samples: batches to run the model on.
         path: path of a file that the model is written to for this.
+
+    Returns:
+        Name in `product_inputs` -> values (K,); {} without samples.
     """
     onnxruntime = optional("onnxruntime", EXTRA)
     names = product_inputs(model, onnx) if samples else []
@@ -267,7 +288,12 @@ _HANDLERS = {
 
 
 def name_axes(values: Any, axes: Mapping[str, tuple[str | int, ...]]) -> None:
-    """Names the axes of inputs or outputs, which other programs show."""
+    """Names the axes of a model's inputs or outputs, which other programs show.
+
+    Args:
+        values: inputs or outputs, each a `ValueInfoProto`; changed in place.
+        axes: name of an input or output -> names of its axes, or sizes of fixed ones.
+    """
     for value in values:
         dims = value.type.tensor_type.shape.dim
         for dim, axis in zip(dims, axes[value.name], strict=True):
@@ -277,6 +303,8 @@ def name_axes(values: Any, axes: Mapping[str, tuple[str | int, ...]]) -> None:
 
 def load(folder: str, description: Mapping[str, Any], threads: int | None) -> Run:
     """Loads the model of a folder; returns its function from input arrays to output arrays.
+
+    Warns if an 8-bit model can compute other numbers on other processors.
 
     Args:
         folder: folder of the export.

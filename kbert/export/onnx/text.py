@@ -114,7 +114,7 @@ numpy.savez(out, **found)
 
 
 def run(folder: str, count: int, batches: Sequence[Batch]) -> list[dict[str, np.ndarray]]:
-    """Runs a graph on texts.
+    """Runs the tokenizer's graph on texts, in a separate process.
 
     Args:
         folder: folder of the graph.
@@ -122,7 +122,7 @@ def run(folder: str, count: int, batches: Sequence[Batch]) -> list[dict[str, np.
         batches: batches of texts or pairs.
 
     Returns:
-        The rows of each batch.
+        For each batch the graph's output arrays by name.
 
     Raises:
         ImportError: the extra is not installed.
@@ -152,9 +152,15 @@ def run(folder: str, count: int, batches: Sequence[Batch]) -> list[dict[str, np.
 class _Nodes:
     """A graph that is being built: its operations in order, and its constants.
 
+    The methods add operations; they take and return the names of values.
+
     Args:
         onnx: the package `onnx`.
         prefix: prefix of the names of values, different from those of enclosing graphs.
+
+    Attributes:
+        nodes: operations, in order.
+        constants: constant tensors.
     """
 
     def __init__(self, onnx: Any, prefix: str = "tokenizer_") -> None:
@@ -164,11 +170,11 @@ class _Nodes:
         self.constants: list[Any] = []
 
     def add(self, kind: str, *inputs: str, domain: str = "", **given: Any) -> str:
-        """Adds an operation; returns the name of its output."""
+        """Adds an operation of ONNX with attributes `given`; returns the name of its output."""
         return self.several(kind, *inputs, outputs=1, domain=domain, **given)[0]
 
     def several(self, kind: str, *inputs: str, outputs: int, **given: Any) -> list[str]:
-        """Adds an operation with several outputs; returns their names."""
+        """Adds an operation of ONNX with several outputs; returns their names."""
         names = [f"{self._prefix}{len(self.nodes)}_{i}" for i in range(outputs)]
         self.nodes.append(self._helper.make_node(kind, inputs, names, **given))
         return names
@@ -195,20 +201,20 @@ class _Nodes:
         return self._constant(self._types.BOOL, [len(values)], values)
 
     def zeros(self, like: str) -> str:
-        """Returns int64 zeros in the shape of a value."""
+        """Returns int64 zeros in the shape of the value `like`."""
         zero = self._helper.make_tensor("zero", self._types.INT64, [1], [0])
         return self.add("ConstantOfShape", self.add("Shape", like), value=zero)
 
     def ones(self, like: str) -> str:
-        """Returns int64 ones in the shape of a value."""
+        """Returns int64 ones in the shape of the value `like`."""
         return self.add("Expand", self.integers(1), self.add("Shape", like))
 
     def marks(self, like: str, places: str) -> str:
-        """Returns (N,) int64: 1 at the positions in `places`, 0 elsewhere."""
+        """Returns int64 in the shape (N,) of `like`: 1 at the indices in `places`, 0 elsewhere."""
         return self.add("ScatterElements", self.zeros(like), places, self.ones(places))
 
     def running_sum(self, values: str) -> str:
-        """Returns the cumulative sums of a value's entries."""
+        """Returns the cumulative sums of a vector."""
         return self.add("CumSum", values, self.integer(0))
 
     def size(self, value: str) -> str:
@@ -230,7 +236,7 @@ class _Nodes:
         return self.add("Compress", value, keep, axis=0)
 
     def lookup(self, values: str, keys: Sequence[str], default: int) -> str:
-        """Returns the position of each string among the keys, int64; `default` for others."""
+        """Returns the index of each string in `keys`, int64; `default` for strings not in it."""
         return self.add(
             "LabelEncoder",
             values,
@@ -267,7 +273,7 @@ class _Nodes:
         )
 
     def has_only(self, texts: str, characters: Sequence[str]) -> str:
-        """Returns a bool: whether all texts consist only of these characters."""
+        """Returns a scalar bool: whether all texts consist only of these characters."""
         plain = self.replace(texts, code_class(characters, others=True), "")
         changed = self.add("Not", self.add("StringEqual", plain, texts, domain=_EXTENSION))
         count = self.add("ReduceSum", self.int32(changed), keepdims=0)
@@ -286,8 +292,14 @@ class _Nodes:
     def split(self, texts: str, pattern: str, keep: bool) -> tuple[str, str]:
         """Splits texts at the matches of a pattern.
 
-        Returns the strings between the matches (S,), with `keep` also the matches, without empty
-        strings, and the position of each text's first string (B + 1,).
+        Args:
+            texts: strings (B,).
+            pattern: pattern of RE2.
+            keep: whether the matches are strings of the result too.
+
+        Returns:
+            The strings (S,) of all texts, without empty ones, and the index of each text's first
+            string, (B + 1,).
         """
         # The extension matches nothing without a group around the pattern.
         given = self.strings(f"({pattern})"), self.strings(f"({pattern})" if keep else "")
@@ -308,6 +320,17 @@ _Found = tuple[tuple[str, str], Sequence[int] | None]
 
 
 def _wordpieces(nodes: _Nodes, texts: str, tokenizer: WordPieceTokenizer) -> _Found:
+    """Adds the operations of WordPiece to a graph.
+
+    Args:
+        nodes: graph that is being built.
+        texts: strings (B,).
+        tokenizer: tokenizer to reproduce.
+
+    Returns:
+        (Token ids of all texts (P,), end of each text's ids (B,)), both int32; and None, because
+        the ids are the tokenizer's.
+    """
     words, text_of = _words_of_few(nodes, texts, tokenizer.character_rules, _FEW)
     ids, word_of = _pieces_of_words(nodes, words, tokenizer)
     owners = nodes.add("Gather", text_of, word_of)
@@ -319,6 +342,17 @@ def _wordpieces(nodes: _Nodes, texts: str, tokenizer: WordPieceTokenizer) -> _Fo
 
 
 def _byte_pairs(nodes: _Nodes, texts: str, tokenizer: BytePairTokenizer) -> _Found:
+    """Adds the operations of byte-level BPE to a graph.
+
+    Args:
+        nodes: graph that is being built.
+        texts: strings (B,).
+        tokenizer: tokenizer to reproduce.
+
+    Returns:
+        (Token ids of all texts (P,), end of each text's ids (B,)), both int32; and the tokenizer's
+        id for each id of the runtime.
+    """
     before, word = word_patterns(tokenizer.words)
     if tokenizer.add_prefix_space:
         texts = nodes.replace(texts, "^([^ ])", r" \1")
@@ -339,7 +373,16 @@ _PIECES: dict[type, Callable[[_Nodes, str, Any], _Found]] = {
 
 
 def _sentencepieces(nodes: _Nodes, texts: str, model: bytes) -> list[str]:
-    """Maps texts (N,) to token ids (P,) int32 and the begin of each text's (N + 1,) int64."""
+    """Maps texts (N,) to token ids with a SentencePiece model.
+
+    Args:
+        nodes: graph that is being built.
+        texts: strings (N,).
+        model: serialised SentencePiece model.
+
+    Returns:
+        Token ids of all texts (P,) int32, and the index of each text's first token (N + 1,) int64.
+    """
     # No sampling, no special tokens, no reversed order.
     options = nodes.integers(0), nodes.floats(0.0), *(nodes.booleans(False) for _ in range(3))
     return nodes.several(
@@ -350,10 +393,19 @@ def _sentencepieces(nodes: _Nodes, texts: str, model: bytes) -> list[str]:
 def _words_of_few(
     nodes: _Nodes, texts: str, rules: CharacterRules, few: Sequence[Sequence[str]]
 ) -> Sequence[str]:
-    """Runs `_words` with the rules of the first alphabet that has all characters of the texts.
+    """Adds the operations of `_words`, with rules for as few characters as the texts have.
 
-    The extension compiles its patterns in each call, and patterns for all characters need
-    milliseconds.
+    The first alphabet that has all characters of the texts decides. The extension compiles its
+    patterns in each call, and patterns for all characters need milliseconds.
+
+    Args:
+        nodes: graph that is being built.
+        texts: strings (B,).
+        rules: the tokenizer's rules for all characters, used if no alphabet suffices.
+        few: alphabets, the smallest first.
+
+    Returns:
+        The normalised words (W,), and the index of each word's text (W,).
     """
     if not few:
         return _words(nodes, texts, rules)
@@ -366,7 +418,7 @@ def _words_of_few(
 
 
 def _words(nodes: _Nodes, texts: str, rules: CharacterRules) -> tuple[str, str]:
-    """Maps texts (B,) to their normalised words (W,), and the index of each word's text (W,)."""
+    """Maps texts (B,) to their normalised words (W,) and the index of each word's text (W,)."""
     if rules.cased:
         texts = nodes.replace(texts, *final_sigma(rules))
     spaces = [x for x, to in rules.changed.items() if to == " "]
@@ -387,7 +439,7 @@ def _words(nodes: _Nodes, texts: str, rules: CharacterRules) -> tuple[str, str]:
 
 
 def _pieces_of_words(nodes: _Nodes, words: str, tokenizer: WordPieceTokenizer) -> tuple[str, str]:
-    """Maps words (W,) to token ids (P,), and the index of each token's word (P,)."""
+    """Maps words (W,) to token ids (P,) and the index of each token's word (P,)."""
     number = nodes.add("Range", nodes.integer(0), nodes.size(words), nodes.integer(1))
     pieces, _, starts, ends = nodes.several(
         "WordpieceTokenizer",

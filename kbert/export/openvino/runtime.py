@@ -21,7 +21,7 @@ FILE = "model.xml"
 
 
 def write(folder: str, rows: RowFunction, precision: str) -> None:
-    """Writes a model.
+    """Writes the model, `model.xml` and `model.bin`.
 
     With "bfloat16" the weights are stored in 16 bits, and the runtime computes in bfloat16 if the
     processor supports it. With "int8" the kernels are stored in 8 bits, each column with its own
@@ -50,7 +50,18 @@ def write(folder: str, rows: RowFunction, precision: str) -> None:
 
 
 def load(folder: str, description: Mapping[str, Any], threads: int | None) -> Run:
-    """Loads the model of a folder and returns its function, like `kbert.export.onnx.runtime`."""
+    """Loads the model of a folder; returns its function from input arrays to output arrays.
+
+    Several threads may call the function at a time.
+
+    Args:
+        folder: folder of the export.
+        description: content of `export.json`.
+        threads: number of compute threads; None = the runtime's default.
+
+    Raises:
+        ImportError: the extra is not installed.
+    """
     openvino = optional("openvino", EXTRA)
     # By default it would compute in bfloat16 if the processor supports it.
     precise = description["precision"] != "bfloat16"

@@ -34,7 +34,20 @@ _NO_PIECE = "\U0010fffd"  # a private character, which becomes the unknown token
 
 
 def write(folder: str, rows: TextRows, count: int) -> str:
-    """Writes the graph for one text per row, or two; see `kbert.export.onnx.text.write`."""
+    """Writes the tokenizer's graph for one text per row, or two.
+
+    Args:
+        folder: folder to write to.
+        rows: function from texts to rows that the graph computes.
+        count: number of texts per row.
+
+    Returns:
+        Name of the file.
+
+    Raises:
+        ImportError: the extra is not installed.
+        NotInside: the extension has no such tokenizer.
+    """
     openvino, steps = optional("openvino", EXTRA), optional(f"{MODULE}.tokenizer_pipeline", EXTRA)
     pieces = of_kind(rows.tokenizer, PACKAGE, _PIECES)
     packing = openvino.convert_model(rows.packing(count).get_concrete_function())
@@ -64,7 +77,19 @@ def write(folder: str, rows: TextRows, count: int) -> str:
 
 
 def run(folder: str, count: int, batches: Sequence[Batch]) -> list[dict[str, np.ndarray]]:
-    """Runs a graph and returns the rows of each batch; see `kbert.export.onnx.text.run`."""
+    """Runs the tokenizer's graph on texts.
+
+    Args:
+        folder: folder of the graph.
+        count: number of texts per row.
+        batches: batches of texts or pairs.
+
+    Returns:
+        For each batch the graph's output arrays by name.
+
+    Raises:
+        ImportError: the extra is not installed.
+    """
     openvino = optional("openvino", EXTRA)
     optional(MODULE, EXTRA)  # its import registers its operations with OpenVINO
     model = openvino.Core().compile_model(os.path.join(folder, FILES[count]), "CPU")
@@ -81,6 +106,16 @@ def run(folder: str, count: int, batches: Sequence[Batch]) -> list[dict[str, np.
 
 
 def _wordpieces(steps: Any, texts: list[Any], tokenizer: WordPieceTokenizer) -> list[Any]:
+    """Adds the operations of WordPiece to texts.
+
+    Args:
+        steps: the module `openvino_tokenizers.tokenizer_pipeline`.
+        texts: begin and end of each text (B,), and the bytes of all texts.
+        tokenizer: tokenizer to reproduce.
+
+    Returns:
+        Begin and end of each text's tokens (B,), and the token ids (P,); all int32.
+    """
     rules, longest = tokenizer.character_rules, tokenizer.max_word_characters
     normalisation = [
         steps.RegexNormalizationStep(r"\x00", ""),
@@ -109,6 +144,16 @@ def _wordpieces(steps: Any, texts: list[Any], tokenizer: WordPieceTokenizer) -> 
 
 
 def _byte_pairs(steps: Any, texts: list[Any], tokenizer: BytePairTokenizer) -> list[Any]:
+    """Adds the operations of byte-level BPE to texts.
+
+    Args:
+        steps: the module `openvino_tokenizers.tokenizer_pipeline`.
+        texts: begin and end of each text (B,), and the bytes of all texts.
+        tokenizer: tokenizer to reproduce.
+
+    Returns:
+        Begin and end of each text's tokens (B,), and the token ids (P,); all int32.
+    """
     made, merges = live_merges(tokenizer.merges)
     known = set(made)  # the operation would use any vocabulary entry that equals a word
     pieces = steps.BPETokenizationStep(
@@ -135,6 +180,17 @@ _PIECES: dict[type, Callable[[Any, list[Any], Any], list[Any]]] = {
 def _run(
     steps: Any, texts: list[Any], normalisation: Sequence[Any], splitting: Sequence[Any]
 ) -> list[Any]:
+    """Adds steps of openvino-tokenizers to texts.
+
+    Args:
+        steps: the module `openvino_tokenizers.tokenizer_pipeline`.
+        texts: begin and end of each text (B,), and the bytes of all texts.
+        normalisation: steps that change whole texts.
+        splitting: steps that split texts, down to token ids.
+
+    Returns:
+        Begin and end of each text's tokens (B,), and the token ids (P,); all int32.
+    """
     for step in normalisation:
         texts = list(step.get_ov_subgraph(texts))
     texts = list(steps.TokenizerPipeline.add_ragged_dimension(texts))

@@ -51,7 +51,7 @@ class StoredWeights:
         self.resources = [_Stored(v) for v in large]
 
     def signature(self, signature: Signature) -> Signature:
-        """Returns the same entry point, reading these weights instead of the model's."""
+        """Returns the same entry point, with these weights instead of the model's variables."""
 
         def function(*tensors: tf.Tensor, **numbers: Any) -> dict[str, tf.Tensor]:
             with self._read():
@@ -61,6 +61,7 @@ class StoredWeights:
 
     @contextlib.contextmanager
     def _read(self) -> Iterator[None]:
+        """Makes the model's variables have the stored values in a `with` block."""
         values = [stored.read() for stored in self.resources]
         with keras.StatelessScope(zip(self._variables, values, strict=True)):
             yield
@@ -90,6 +91,7 @@ class _Stored(tf.saved_model.experimental.TrackableResource):
         self._initialize()
 
     def _tracked(self, name: str, value: np.ndarray) -> tf.Variable:
+        """Returns a new variable with the value, which the SavedModel stores under the name."""
         variable = tf.Variable(value, trainable=False, name=name)
         self._track_trackable(variable, name)
         return variable
@@ -104,6 +106,6 @@ class _Stored(tf.saved_model.experimental.TrackableResource):
         tf.raw_ops.AssignVariableOp(resource=self.resource_handle, value=value)
 
     def read(self) -> tf.Tensor:
-        """Returns the value."""
+        """Returns the variable's value, restored from the codes, as a tensor of its dtype."""
         value = tf.raw_ops.ReadVariableOp(resource=self.resource_handle, dtype=self._dtype)
         return tf.ensure_shape(value, self._shape)

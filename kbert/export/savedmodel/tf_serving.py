@@ -90,8 +90,8 @@ def write_warm_up(folder: str, model: str, signatures: Mapping[str, Signature]) 
 
     Args:
         folder: folder of the SavedModel.
-        model: name of the model.
-        signatures: name -> entry point.
+        model: name under which the server has the model.
+        signatures: name -> entry point; `warm_up_requests` makes the requests of each.
     """
     path = Path(folder, *WARM_UP_FILE.split("/"))
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -138,6 +138,7 @@ def _message_class(name: str) -> Any:
     )
 
     def message(within: Any, title: str, **fields: tuple[int, str | None]) -> Any:
+        """Adds a message type `title`; fields: name -> (number, message type or None for str)."""
         made = within.add(name=title)
         for field, (number, kind) in fields.items():
             made.field.add(
@@ -172,8 +173,8 @@ def _message_class(name: str) -> Any:
 def batchable(folder: str) -> dict[str, bool]:
     """Returns which entry points of a SavedModel can batch requests of several clients.
 
-    Their inputs and outputs must have a fixed width. With others the width depends on the rows that
-    are computed together.
+    All axes of their inputs and outputs but the first must have a fixed size. Otherwise the width
+    of an answer depends on the rows that are computed together.
 
     Args:
         folder: folder of the SavedModel.
@@ -197,11 +198,11 @@ def batchable(folder: str) -> dict[str, bool]:
 
 
 def write_settings(directory: str, version: str) -> None:
-    """Writes a server's settings next to the versions of a model, if they are missing.
+    """Writes `batching_parameters.txt` and `models.config` to a model's folder if missing.
 
     Args:
         directory: folder of the model.
-        version: folder of a version.
+        version: folder of a version; the first file lists its entry points.
     """
     found = batchable(version)
     names = {can: ", ".join(sorted(x for x in found if found[x] == can)) for can in (True, False)}

@@ -34,7 +34,15 @@ def _versions(directory: str) -> list[int]:
 
 
 def _publish(written: str, directory: str) -> str:
-    """Renames a finished folder to the next version that no other writer has created meanwhile."""
+    """Renames a finished folder to the next version that no other writer has created meanwhile.
+
+    Args:
+        written: the finished folder.
+        directory: folder of the model, with one numbered subfolder per version.
+
+    Returns:
+        The path of the version.
+    """
     version = max(_versions(directory), default=0) + 1
     while True:
         path = os.path.join(directory, str(version))
@@ -53,6 +61,13 @@ def _upload(written: str, directory: str) -> str:
 
     `saved_model.pb` comes last, and without it there is no SavedModel. So nobody loads a partial
     one.
+
+    Args:
+        written: the finished folder; its `saved_model.pb` is moved away.
+        directory: folder of the model, with one numbered subfolder per version.
+
+    Returns:
+        The path of the version.
     """
     path = Path(directory, str(max(_versions(directory), default=0) + 1))
     graph = Path(f"{written}.graph")
@@ -192,7 +207,7 @@ def run_once(folder: str, signatures: Mapping[str, Signature]) -> None:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Silences TensorFlow's deprecation warning for the session loader, which servers use."""
+    """Silences TensorFlow's deprecation warning for the session loader in a `with` block."""
     logger = tf.get_logger()
     level = logger.level
     logger.setLevel("ERROR")
@@ -256,7 +271,8 @@ def refuse_differences(
 ) -> None:
     """Raises ValueError if a SavedModel differs from float32 by more than the tolerance.
 
-    The largest difference, measured by `compare`, is logged.
+    The largest difference, measured by `compare`, is logged. If nothing can be compared, a warning
+    is logged instead.
 
     Args:
         folder: folder of the SavedModel.

@@ -295,11 +295,11 @@ class DynamicConvolution(Part):
     inputs = ("example_ids",)
 
     kernel_size: int = option(
-        9, help="Tokens that a convolution reads, an odd number.", at_least=1, at_most=511
+        9, help="Kernel size of the convolution in tokens; odd.", at_least=1, at_most=511
     )
     num_groups: int = option(
         1,
-        help="Groups of columns in the feed-forward part, which see none of the others.",
+        help="Groups of the grouped linear layers in the feed-forward part.",
         at_least=1,
         at_most=1 << 10,
     )
@@ -321,9 +321,9 @@ class DynamicConvolution(Part):
             or config.bias_exceptions
         ):
             raise ValueError(
-                "Attention beside convolutions is that of every token to every token, of layers "
-                "with biases and a dense feed-forward; `positions` may be 'none', or added to the "
-                f"tokens' vectors. Received: positions={config.positions!r}, "
+                "Dynamic convolutions require global attention, num_key_value_heads=None, a dense "
+                "feed-forward part, all biases, and `positions` that are 'none' or added to the "
+                f"embeddings. Received: positions={config.positions!r}, "
                 f"attention_pattern={config.attention_pattern}, "
                 f"num_key_value_heads={config.num_key_value_heads}, "
                 f"feed_forward={config.feed_forward!r}, use_bias={config.use_bias}, "
@@ -331,20 +331,21 @@ class DynamicConvolution(Part):
             )
         if config.hidden_size % (2 * config.num_heads):
             raise ValueError(
-                "As many heads convolve as attend: `hidden_size` must be a multiple of twice "
-                f"`num_heads`. Received: hidden_size={config.hidden_size}, "
-                f"num_heads={config.num_heads}"
+                "`hidden_size` must be a multiple of twice `num_heads`: there are as many heads "
+                "of the convolution as of the attention. Received: "
+                f"hidden_size={config.hidden_size}, num_heads={config.num_heads}"
             )
         if config.hidden_size % self.num_groups or config.intermediate_size % self.num_groups:
             raise ValueError(
-                "`num_groups` must divide the widths of the feed-forward part. Received: "
+                "`num_groups` must divide `hidden_size` and `intermediate_size`. Received: "
                 f"num_groups={self.num_groups}, hidden_size={config.hidden_size}, "
                 f"intermediate_size={config.intermediate_size}"
             )
         if config.edits and self.num_groups > 1:
             raise ValueError(
-                "Edits are of products with one kernel, and grouped feed-forward parts have one of "
-                f"each group. Received: num_groups={self.num_groups}, edits={list(config.edits)}"
+                "`edits` require num_groups=1: they change layers with one kernel, and grouped "
+                f"layers have one kernel per group. Received: num_groups={self.num_groups}, "
+                f"edits={list(config.edits)}"
             )
 
     def count_parameters(self, config: EncoderConfig) -> int:

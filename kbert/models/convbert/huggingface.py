@@ -114,13 +114,13 @@ class ConvBert(Electra):
             for key, value in _SUMMARY.items():
                 if content.get(key) != value:
                     raise ValueError(
-                        f"`{key}` must be {value!r} where choices are compared: kbert's poolers "
-                        f"read the first token. Received: {content.get(key)!r}"
+                        f"`{key}` must be {value!r} for multiple choice: kbert's poolers read the "
+                        f"first token. Received: {content.get(key)!r}"
                     )
             found = super().pooler_activation(content, head)
         if found not in self.pooler_activations:
             raise ValueError(
-                f"The dense layer under a head of {self.title} that kbert reads has "
+                f"The dense layer under a head of {self.title} must have the activation "
                 f"{self.pooler_activations[0]!r}. Received: {found!r}"
             )
         return found

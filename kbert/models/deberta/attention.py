@@ -182,7 +182,7 @@ class DisentangledAttention(SelfAttention):
             ValueError: `shared` is None.
         """
         if shared is None:
-            raise ValueError("Disentangled attention reads a table: `shared`. Received: None")
+            raise ValueError("`shared` must be the output of DistanceTable. Received: None")
         table = self.table_dropout(ops.cast(shared["table"], self.compute_dtype), training=training)
         far_query: Any
         far_query, far_key = self._project_distances(table)  # (N, R, D)
@@ -239,8 +239,8 @@ class Disentangled(Part):
     kind = "disentangled"
     position_buckets: int = option(
         256,
-        help="Vectors for distances on each side; even. Half of them are of one distance each. "
-        "0: every distance has one of its own.",
+        help="Distance embeddings on each side; even. Half of them are for one distance each. 0: "
+        "one for every distance.",
         at_least=0,
         at_most=1 << 14,
     )
@@ -248,19 +248,19 @@ class Disentangled(Part):
         512, help="The first distance beyond the buckets.", at_least=3, at_most=1 << 20
     )
     terms: tuple[str, ...] = option(
-        TERMS, help="What the scores of distances are made of.", choices=TERMS
+        TERMS, help="Terms of the attention scores that depend on the distance.", choices=TERMS
     )
 
     shared_projections: bool = option(
-        True, help="Whether distances have the tokens' projections, or some of their own."
+        True, help="Whether distances share the projections of the tokens."
     )
-    table_norm: bool = option(True, help="Whether the vectors of distances are normalised.")
+    table_norm: bool = option(True, help="Whether the distance embeddings are normalised.")
 
     def check(self) -> None:
         if self.position_buckets % 2 or self.max_distance < self.position_buckets // 2 + 2:
             raise ValueError(
-                "`position_buckets` must be even, and `max_distance` above one more than half of "
-                f"it. Received: position_buckets={self.position_buckets}, "
+                "`position_buckets` must be even, and `max_distance` at least position_buckets / "
+                f"2 + 2. Received: position_buckets={self.position_buckets}, "
                 f"max_distance={self.max_distance}"
             )
         if not self.terms or len(set(self.terms)) < len(self.terms):
@@ -272,9 +272,10 @@ class Disentangled(Part):
         self.check_ungrouped(config)
         if config.positions_in_attention or set(config.attention_pattern) != {GLOBAL}:
             raise ValueError(
-                "Disentangled attention is that of every token to every token, and knows their "
-                "distances: `positions` may be 'none', or added to the tokens' vectors. Received: "
-                f"positions={config.positions!r}, attention_pattern={config.attention_pattern}"
+                "Disentangled attention requires global attention, and `positions` that are "
+                "'none' or added to the embeddings (its scores already include distances). "
+                f"Received: positions={config.positions!r}, "
+                f"attention_pattern={config.attention_pattern}"
             )
 
     def count_parameters(self, config: EncoderConfig) -> int:

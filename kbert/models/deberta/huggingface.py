@@ -129,7 +129,7 @@ class DebertaV2(Architecture):
                 )
         if content.get("pooler_dropout", 0) != 0:
             logging.warning(
-                "kbert's pooler has no dropout before it; not used: pooler_dropout, %s, in %s",
+                "pooler_dropout is not used, as kbert has no dropout before the pooler: %s in %s",
                 *(content["pooler_dropout"], source),
             )
         distance = _count(content, "max_relative_positions", -1, source)
@@ -190,7 +190,7 @@ class DebertaV2(Architecture):
         if config.part is None or config.part["name"] != self.part:
             found.append(f"its part is {self.part!r}")
         if config.positions not in ("learned", "none"):
-            found.append("its positions are learned, if tokens have any")
+            found.append("its positions are learned or none")
         return found
 
 
@@ -245,8 +245,8 @@ class Deberta(DebertaV2):
             if kind in ("key_proj.bias", "pos_key_proj.bias"):
                 if np.any(array):
                     raise ValueError(
-                        f"Keys of {self.title} have no bias: write the model as DeBERTa-v2, "
-                        f"architecture='deberta-v2'. Received: {name} of up to "
+                        f"{self.title} has no key biases: pass architecture='deberta-v2' to write "
+                        f"the model as DeBERTa-v2. Received: {name} of up to "
                         f"{np.abs(array).max():.3g}"
                     )
             elif kind == "query_proj.weight":
@@ -263,7 +263,7 @@ class Deberta(DebertaV2):
         found = super().misfits(config)
         options = {**USUAL, **(config.part or {})}
         if any(options[x] for x in ("position_buckets", "shared_projections", "table_norm")):
-            found.append("its distances have no buckets, and projections of their own")
+            found.append("it has position_buckets=0, shared_projections=False and table_norm=False")
         return found
 
 

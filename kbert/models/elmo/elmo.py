@@ -77,8 +77,8 @@ class Elmo(KerasModel, keras.Model):
     ) -> None:
         if not isinstance(config, ElmoConfig):
             raise TypeError(
-                "kbert.Elmo is made of an ElmoConfig; kbert.Encoder takes an EncoderConfig. "
-                f"Received: {config!r}"
+                "kbert.Elmo requires an ElmoConfig, and kbert.Encoder an EncoderConfig. Received: "
+                f"{config!r}"
             )
         # Keras would cast the LSTM's state, which is float32 under any policy, with the inputs.
         super().__init__(name=name, dtype=dtype, autocast=False, **kwargs)
@@ -263,9 +263,9 @@ class Elmo(KerasModel, keras.Model):
         """
         if others:
             raise TypeError(
-                "Elmo.export writes a SavedModel of text and words; its arguments are `directory` "
-                "and `max_bytes`, and of a task on ELMo `export` takes `format`. "
-                f"Received: {', '.join(f'{name}={value!r}' for name, value in others.items())}"
+                "Elmo.export writes a SavedModel and supports only the arguments `directory` and "
+                "`max_bytes`; to choose a `format`, export a task on ELMo. Received: "
+                f"{', '.join(f'{name}={value!r}' for name, value in others.items())}"
             )
         return late.load("export", "elmo")(self, directory, max_bytes)
 
@@ -297,8 +297,9 @@ class Elmo(KerasModel, keras.Model):
         """
         if path in BILMS and not exists(path):
             raise FileNotFoundError(
-                "ELMo's weights are on no hub that kbert reads: download the options.json and "
-                f"weights.hdf5 of a release into one folder, and pass that. Received: {path!r}"
+                "ELMo's weights are on no hub that kbert supports: download the options.json and "
+                "weights.hdf5 of a release into one folder, and pass that folder. Received: "
+                f"{path!r}"
             )
         folder = locate(path)
         checkpoint = read_checkpoint(folder).expect(ElmoConfig)
@@ -327,8 +328,8 @@ class Elmo(KerasModel, keras.Model):
         """
         if self.mix is not None:
             raise ValueError(
-                "A preset holds no mix, which belongs to what was trained on it: save the model "
-                f"around it as a `.keras` file, or the task. Received: mix={self.mix!r}"
+                "An Elmo with a mix cannot be saved as a preset: save the task, or the model "
+                f"around it as a `.keras` file. Received: mix={self.mix!r}"
             )
         arrays = get_arrays(self, "elmo")
         check_finite(arrays, os.fspath(path))
@@ -367,7 +368,7 @@ def _named_inputs(inputs: Any, characters: int) -> dict[str, Any]:
     unknown = [name for name in inputs if name not in INPUTS]
     if unknown or "character_ids" not in inputs:
         raise ValueError(
-            "kbert.Elmo takes `character_ids` and optionally `padding_mask`. "
+            "The inputs of kbert.Elmo must be `character_ids` and optionally `padding_mask`. "
             f"Received: {', '.join(inputs)}"
         )
     shape = tuple(inputs["character_ids"].shape)

@@ -49,9 +49,8 @@ class NextWords:
         if elmo.softmax is None or elmo.tokenizer is None:
             lacking = "softmax (vocabulary_size=None)" if elmo.softmax is None else "tokenizer"
             raise ValueError(
-                "Words are predicted by a model that was trained with its softmax and its "
-                "WordTokenizer; released weights have neither. "
-                f"Received: an Elmo without a {lacking}"
+                "Predicting words requires an Elmo with a softmax and a WordTokenizer; released "
+                f"weights have neither. Received: an Elmo without a {lacking}"
             )
         most = elmo.config.vocabulary_size
         if not isinstance(top_k, int | np.integer) or not 1 <= top_k <= most:

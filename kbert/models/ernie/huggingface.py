@@ -56,5 +56,5 @@ class Ernie(Bert):
         if part["name"] != self.part:
             found.append(f"its part is {self.part!r}")
         elif part.get("task", 0):
-            found.append("its task is the first where none is given")
+            found.append("its default task is the first")
         return found

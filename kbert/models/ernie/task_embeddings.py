@@ -58,14 +58,14 @@ class TaskEmbeddings(Part):
 
     kind = "task_embeddings"
 
-    num_tasks: int = option(3, help="Tasks that have a vector.", at_least=1)
-    task: int = option(0, help="The one whose vector is added, from 0 on.", at_least=0)
+    num_tasks: int = option(3, help="Number of tasks, each with a vector.", at_least=1)
+    task: int = option(0, help="Index of the task whose vector is added.", at_least=0)
 
     def check_config(self, config: EncoderConfig) -> None:
         if self.task >= self.num_tasks:
             raise ValueError(
-                "`task` must be one of the tasks that have a vector. "
-                f"Received: task={self.task}, num_tasks={self.num_tasks}"
+                f"`task` must be less than `num_tasks`. Received: task={self.task}, "
+                f"num_tasks={self.num_tasks}"
             )
 
     def count_parameters(self, config: EncoderConfig) -> int:

@@ -38,7 +38,7 @@ def config_of_decoder(config: EncoderConfig) -> DecoderConfig:
         ('global', 4)
     """
     for holds, text, received in (
-        (config.kind == EncoderConfig.kind, "layers one after the other", f"kind={config.kind!r}"),
+        (config.kind == EncoderConfig.kind, "the kind 'encoder'", f"kind={config.kind!r}"),
         (config.part is None, "no `part`", f"part={config.part}"),
         *(
             (getattr(config, name) == value, f"{name}={value!r}", f"{name}={getattr(config, name)}")
@@ -46,22 +46,24 @@ def config_of_decoder(config: EncoderConfig) -> DecoderConfig:
         ),
         (
             config.positions in DecoderConfig.CHOICES["positions"],
-            f"positions of {', '.join(DecoderConfig.CHOICES['positions'])}",
+            f"positions among {', '.join(DecoderConfig.CHOICES['positions'])}",
             f"positions={config.positions!r}",
         ),
         (
             config.embedding_width == config.hidden_size,
-            "embeddings as wide as its layers",
+            "an `embedding_size` equal to `hidden_size`",
             f"embedding_size={config.embedding_size}, hidden_size={config.hidden_size}",
         ),
         (
             config.num_segments == 0 or config.positions == "learned",
-            "no segments, unless its positions are learned: num_segments=0",
+            "num_segments=0, unless its positions are learned",
             f"num_segments={config.num_segments}, positions={config.positions!r}",
         ),
     ):
         if not holds:
-            raise ValueError(f"An encoder that writes has {text}. Received: {received}")
+            raise ValueError(
+                f"An encoder that becomes a decoder must have {text}. Received: {received}"
+            )
     pattern = (w if w == GLOBAL else int(w) // 2 + 1 for w in config.attention_pattern)
     return DecoderConfig(
         **{name: getattr(config, name) for name in _SAME},

@@ -259,8 +259,8 @@ class Decoder(FromConfig, keras.Model):
         most = self.config.max_positions
         if length is not None and length + max_new_tokens > most:
             raise ValueError(
-                f"Prompt and new tokens together must not be longer than max_positions={most}. "
-                f"Received: {length} tokens in the prompt, {max_new_tokens} to come"
+                f"The prompt and `max_new_tokens` together must not exceed max_positions={most}. "
+                f"Received: {length} tokens in the prompt, max_new_tokens={max_new_tokens}"
             )
 
 

@@ -110,9 +110,9 @@ class DecoderEncoder(KerasModel, keras.Model):
         size = decoder.config.vocabulary_size
         if input_tokens and size <= len(INPUT_TOKENS):
             raise ValueError(
-                f"The last {len(INPUT_TOKENS)} rows of the token table are those of "
-                f"{', '.join(INPUT_TOKENS)}; before them are a vocabulary's. "
-                f"Received: vocabulary_size={size}"
+                f"`vocabulary_size` must exceed {len(INPUT_TOKENS)}: the last rows of the token "
+                f"table belong to the input tokens {', '.join(INPUT_TOKENS)}. Received: "
+                f"vocabulary_size={size}"
             )
         self.config = DecoderEncoderConfig.from_dict(decoder.config.to_dict())
         self.decoder = decoder

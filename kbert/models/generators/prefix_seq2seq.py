@@ -52,8 +52,8 @@ class PrefixSeq2Seq(keras.Model):
     def __init__(self, encoder: Encoder, *, name: str = "prefix_seq2seq", **kwargs: Any) -> None:
         if encoder.config.embedding_width != encoder.config.hidden_size:
             raise ValueError(
-                "The token table gives the logits, so an encoder's embeddings must be as wide as "
-                "its layers. Received: an encoder with "
+                "`embedding_size` of the encoder must equal its `hidden_size`: the token table is "
+                "also the output layer. Received: an encoder with "
                 f"embedding_size={encoder.config.embedding_size}, "
                 f"hidden_size={encoder.config.hidden_size}"
             )
@@ -65,8 +65,8 @@ class PrefixSeq2Seq(keras.Model):
         told = {name: getattr(config, name) for name in plain}
         if told != plain:
             raise ValueError(
-                "A target is decoded by a plain encoder: positions='learned', attention_pattern="
-                f"('global',), block='post_norm' and no part. Received: {told}"
+                "The encoder must have positions='learned', attention_pattern=('global',), "
+                f"block='post_norm' and no part, as it also decodes the target. Received: {told}"
             )
         super().__init__(name=name, dtype=encoder.dtype_policy, **kwargs)
         self.encoder = encoder

@@ -254,8 +254,9 @@ class Seq2Seq(FromConfig, keras.Model):
         check_rank("encoder_token_ids", encoder_token_ids)
         if max_new_tokens + 1 > self.config.max_positions:
             raise ValueError(
-                "A target, its start included, must not be longer than max_positions="
-                f"{self.config.max_positions}. Received: {max_new_tokens} tokens behind the start"
+                "A target, including its start token, must not be longer than "
+                f"max_positions={self.config.max_positions}. Received: {max_new_tokens} tokens "
+                "after the start token"
             )
         if encoder_padding_mask is None:
             encoder_padding_mask = ops.ones_like(encoder_token_ids)
@@ -342,9 +343,9 @@ def check_inputs(inputs: Tensor) -> None:
     names = list(inputs) if isinstance(inputs, dict) else [type(inputs).__name__]
     if not set(needed) <= set(names) <= set(INPUTS):
         raise ValueError(
-            "An encoder-decoder takes `encoder_token_ids` and `decoder_token_ids`, and optionally "
-            "`encoder_padding_mask` and `decoder_padding_mask`. "
-            f"Received: {', '.join(names)}"
+            "The inputs of an encoder-decoder must be `encoder_token_ids` and "
+            "`decoder_token_ids`, and optionally `encoder_padding_mask` and "
+            f"`decoder_padding_mask`. Received: {', '.join(names)}"
         )
     for name in needed:
         check_rank(name, inputs[name])

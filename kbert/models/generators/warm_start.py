@@ -22,8 +22,8 @@ def config_of_encoder(config: EncoderConfig, num_decoder_layers: int | None) -> 
     """
     if config.embedding_width != config.hidden_size:
         raise ValueError(
-            "One token table serves source, target and output, so an encoder's embeddings must be "
-            "as wide as its layers. Received: an encoder with "
+            "`embedding_size` of the encoder must equal its `hidden_size`: source, target and "
+            "output share one token table. Received: an encoder with "
             f"embedding_size={config.embedding_size}, hidden_size={config.hidden_size}"
         )
     # The head is not used, and there is no padding before or among the tokens.
@@ -31,8 +31,9 @@ def config_of_encoder(config: EncoderConfig, num_decoder_layers: int | None) -> 
     others = {name: value for name, value in config.to_dict().items() if name in later}
     if others or config.kind != EncoderConfig.kind:
         raise ValueError(
-            "An encoder-decoder begins with an encoder of BERT's kind: every field that is not of "
-            f"its own must have the default. Received: kind={config.kind!r}, {others}"
+            "An encoder-decoder can only be initialised from an encoder like BERT: "
+            "kind='encoder', and every field that is listed here must have its default. Received: "
+            f"kind={config.kind!r}, {others}"
         )
     same = (
         *("vocabulary_size", "hidden_size", "num_layers", "num_heads", "intermediate_size"),

@@ -225,21 +225,20 @@ class GlobalTokens(Part):
         self.check_ungrouped(config)
         if config.positions_in_attention:
             raise ValueError(
-                "Global tokens have projections that know no distances: positions may be "
-                "'learned', 'sinusoidal' or 'none'. "
-                f"Received: positions={config.positions!r}"
+                "`positions` must be 'learned', 'sinusoidal' or 'none' with global tokens, whose "
+                f"projections do not support distances. Received: positions={config.positions!r}"
             )
         pattern = config.attention_pattern
         if set(pattern) <= {GLOBAL}:
             raise ValueError(
-                "Global tokens are of layers with windows: `attention_pattern` must have one. "
-                f"Received: attention_pattern={pattern}"
+                "`attention_pattern` must have a window: only layers with windows have global "
+                f"tokens. Received: attention_pattern={pattern}"
             )
         if config.num_blocks < config.num_layers and len(set(pattern)) > 1:
             raise ValueError(
-                "Layers that share weights have one window with global tokens. Received: "
-                f"attention_pattern={pattern}, {config.num_blocks} blocks of {config.num_layers} "
-                "layers"
+                "`attention_pattern` must have one window only if layers with global tokens share "
+                f"weights. Received: attention_pattern={pattern}, {config.num_blocks} blocks of "
+                f"{config.num_layers} layers"
             )
 
     def count_parameters(self, config: EncoderConfig) -> int:

@@ -266,20 +266,20 @@ class Bottleneck(Part):
     kind = "bottleneck"
     takes_causal_mask = False
     width: int = option(
-        128, help="Inside the layers; a multiple of the heads.", at_least=1, at_most=1 << 16
+        128, help="Width inside the layers; a multiple of `num_heads`.", at_least=1, at_most=1 << 16
     )
     num_feed_forwards: int = option(
-        4, help="Feed-forward parts of a layer, one after the other.", at_least=1, at_most=64
+        4, help="Consecutive feed-forward parts in each layer.", at_least=1, at_most=64
     )
     attention_input: str = option(
         OWN,
-        help="What queries, keys and values are made of: 'own_bottleneck': the values of the whole "
-        "hidden state, queries and keys of a bottleneck of their own; 'bottleneck': all three of "
-        "the layer's; 'whole': all three of the hidden state.",
+        help="Inputs of the attention. 'own_bottleneck': values from the whole hidden state, "
+        "queries and keys from a separate bottleneck; 'bottleneck': all three from the "
+        "layer's bottleneck; 'whole': all three from the hidden state.",
         choices=(OWN, BOTTLENECK, WHOLE),
     )
     no_norm: bool = option(
-        True, help="Whether scales and shifts take the place of LayerNorm, all but in the head."
+        True, help="Whether scales and shifts replace LayerNorm, except in the head."
     )
 
     def check_config(self, config: EncoderConfig) -> None:
@@ -291,20 +291,20 @@ class Bottleneck(Part):
         told = {name: getattr(config, name) for name in plain}
         if told != plain:
             raise ValueError(
-                "Bottlenecks are of BERT's parts: "
-                f"{', '.join(f'{name}={value!r}' for name, value in plain.items())}. "
-                f"Received: {', '.join(f'{name}={value!r}' for name, value in told.items())}"
+                "part='bottleneck' requires "
+                f"{', '.join(f'{name}={value!r}' for name, value in plain.items())}. Received: "
+                f"{', '.join(f'{name}={value!r}' for name, value in told.items())}"
             )
         if self.width % config.num_heads:
             raise ValueError(
-                "The width inside the layers must be a multiple of `num_heads`. Received: "
-                f"width={self.width}, num_heads={config.num_heads}"
+                f"`width` must be a multiple of `num_heads`. Received: width={self.width}, "
+                f"num_heads={config.num_heads}"
             )
         if config.embedding_width > config.hidden_size:
             raise ValueError(
-                "The token table must not be wider than the layers: the output layer of its "
-                "masked-LM head is the table and further columns. Received: embedding_size="
-                f"{config.embedding_size}, hidden_size={config.hidden_size}"
+                "`embedding_size` must not exceed `hidden_size`: the output layer of the "
+                "masked-LM head is the token table and further columns. Received: "
+                f"embedding_size={config.embedding_size}, hidden_size={config.hidden_size}"
             )
 
     def head_size(self, config: EncoderConfig) -> int:

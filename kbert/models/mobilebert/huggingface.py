@@ -39,8 +39,8 @@ _NORMS = {"no_norm": True, "layer_norm": False}
 _EPSILON = 1e-5
 # Queries and keys read the hidden states, but their layers there have the bottleneck's width.
 _NO_TEACHER = (
-    "Without `use_bottleneck_attention` and `key_query_shared_bottleneck` transformers' class runs "
-    "only where `intra_bottleneck_size` is the hidden size"
+    "`intra_bottleneck_size` must be the hidden size without `use_bottleneck_attention` and "
+    "`key_query_shared_bottleneck`: transformers' class supports no other"
 )
 _READ = {
     "intra_bottleneck_size": 128,
@@ -123,7 +123,7 @@ class MobileBert(Architecture):
         if inputs not in _INPUTS:
             raise ValueError(
                 "`use_bottleneck_attention` and `key_query_shared_bottleneck` must not both be "
-                f"true: the second's layer would not be read. Received: both in {source}"
+                f"true: the layer of the second would not be used. Received: both in {source}"
             )
         width, hidden = said["intra_bottleneck_size"], found["hidden_size"]
         if _INPUTS[inputs] == "whole" and width != hidden:
@@ -131,8 +131,9 @@ class MobileBert(Architecture):
         no_norm = _NORMS[said["normalization_type"]]
         if not no_norm and found["layer_norm_epsilon"] != _EPSILON:
             raise ValueError(
-                f"With normalization_type='layer_norm' some norms of {self.title} there have an "
-                f"epsilon of {_EPSILON} in any case; all of kbert's have one. Received: "
+                f"`layer_norm_eps` must be {_EPSILON} with normalization_type='layer_norm': some "
+                f"norms of Hugging Face's {self.title} have this epsilon with any config, and all "
+                "of kbert's norms have the same one. Received: "
                 f"layer_norm_eps={found['layer_norm_epsilon']!r} in {source}"
             )
         options = {
@@ -169,9 +170,9 @@ class MobileBert(Architecture):
             return [*found, f"its part is {self.part!r}"]
         options = {**USUAL, **config.part}
         if options["attention_input"] == "whole" and options["width"] != config.hidden_size:
-            found.append("attention to whole hidden states is as wide as they are")
+            found.append("its `width` is the hidden size with attention_input='whole'")
         if not options["no_norm"] and config.layer_norm_epsilon != _EPSILON:
-            found.append(f"without NoNorm, the epsilon of some of its norms is {_EPSILON}")
+            found.append(f"some of its norms have the epsilon {_EPSILON} without NoNorm")
         if not config.output_columns:
             found.append("its embeddings are narrower than its layers")
         return found

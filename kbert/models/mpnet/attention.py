@@ -134,7 +134,7 @@ class BiasedAttention(SelfAttention):
             ValueError: `shared` is None.
         """
         if shared is None:
-            raise ValueError("Biases of distances are read from `shared`. Received: None")
+            raise ValueError("`shared` must contain the distance biases. Received: None")
         by_distance = ops.cast(shared["bias"], self.compute_dtype)
         if positions is not None:
             by_distance = gather_rows(by_distance, positions)
@@ -156,8 +156,8 @@ class RelativeBias(Part):
 
     num_buckets: int = option(
         32,
-        help="Biases of a head, half of them for tokens to the right; a multiple of 4. Half of a "
-        "side's are of one distance each.",
+        help="Distance biases of a head, half of them for tokens to the right; a multiple of 4. "
+        "Half of the biases of a side are for one distance each.",
         at_least=4,
         at_most=1 << 14,
     )
@@ -168,8 +168,9 @@ class RelativeBias(Part):
     def check(self) -> None:
         if self.num_buckets % 4 or self.max_distance <= self.num_buckets // 4:
             raise ValueError(
-                "`num_buckets` must be a multiple of 4, and `max_distance` above a fourth of it. "
-                f"Received: num_buckets={self.num_buckets}, max_distance={self.max_distance}"
+                "`num_buckets` must be a multiple of 4, and `max_distance` greater than "
+                f"num_buckets / 4. Received: num_buckets={self.num_buckets}, "
+                f"max_distance={self.max_distance}"
             )
 
     def check_config(self, config: EncoderConfig) -> None:
@@ -177,8 +178,8 @@ class RelativeBias(Part):
         turned = config.positions_in_attention
         if turned or grouped or set(config.attention_pattern) != {GLOBAL}:
             raise ValueError(
-                "Biases of distances are of every token to every token, a head each: `positions` "
-                "may be 'none', or added to the tokens' vectors. Received: "
+                "Distance biases require global attention, num_key_value_heads=None, and "
+                "`positions` that are 'none' or added to the embeddings. Received: "
                 f"positions={config.positions!r}, attention_pattern={config.attention_pattern}, "
                 f"num_key_value_heads={config.num_key_value_heads}"
             )

@@ -55,15 +55,15 @@ class MpNet(Roberta):
     def misfits(self, config: Any) -> list[str]:
         found = super().misfits(config)
         if {**USUAL, **(config.part or {})} != {**USUAL, "name": self.part}:
-            found.append(f"its part is {self.part!r} with the usual buckets")
+            found.append(f"its part is {self.part!r} with the default buckets")
         return found
 
 
 def _check_padding(pad_id: Any, source: str) -> None:
     if pad_id != _PAD_ID:
         raise ValueError(
-            f"Padding has the id {_PAD_ID} in every MPNet of Hugging Face's, and positions begin "
-            f"behind it. Received: {pad_id!r} in {source}"
+            f"The padding id must be {_PAD_ID}, as in every MPNet of Hugging Face, where "
+            f"positions start after it. Received: {pad_id!r} in {source}"
         )
 
 

@@ -92,15 +92,15 @@ class Reformer(Encoder):
     ) -> Layers:
         if reads.internals:
             raise ValueError(
-                "A Reformer has no scores, queries and keys for all pairs of tokens: it gives "
-                "`attention`, and no `internals`. Received: return_internals=True"
+                "A Reformer does not support `internals`: it has no scores, queries and keys for "
+                "all pairs of tokens, only `attention`. Received: return_internals=True"
             )
         token_ids = inputs["token_ids"]
         length = ops.shape(token_ids)[1]
         if inputs.get("example_ids") is not None:
             raise ValueError(
-                "A Reformer reads rows of one example: its chunks are of the row, whatever stands "
-                f"in it. Received: {', '.join(inputs)}"
+                "A Reformer does not support `example_ids`: its chunks span the whole sequence, "
+                f"whatever examples it contains. Received: {', '.join(inputs)}"
             )
         x = self.embeddings(
             token_ids, inputs.get("segment_ids"), inputs.get("position_ids"), training=training

@@ -67,8 +67,7 @@ class Grouped(Part):
 
     num_groups: int = option(
         4,
-        help="Groups of columns in queries, keys, values and the feed-forward part, which see none "
-        "of the others.",
+        help="Groups of the grouped linear layers (queries, keys, values and feed-forward part).",
         at_least=1,
         at_most=1 << 10,
     )
@@ -77,25 +76,25 @@ class Grouped(Part):
         self.check_ungrouped(config)
         if config.feed_forward != "dense" or not config.use_bias or config.bias_exceptions:
             raise ValueError(
-                "Grouped products have biases, and their feed-forward part is dense. Received: "
+                "Grouped layers require a dense feed-forward part and all biases. Received: "
                 f"feed_forward={config.feed_forward!r}, use_bias={config.use_bias}, "
                 f"bias_exceptions={config.bias_exceptions}"
             )
         if config.positions_in_attention:
             raise ValueError(
-                "Of grouped products `positions` may be 'none', or added to the tokens' vectors. "
+                "Grouped layers require `positions` that are 'none' or added to the embeddings. "
                 f"Received: positions={config.positions!r}"
             )
         if config.hidden_size % self.num_groups or config.intermediate_size % self.num_groups:
             raise ValueError(
-                "`num_groups` must divide the widths of the layers. Received: "
+                "`num_groups` must divide `hidden_size` and `intermediate_size`. Received: "
                 f"num_groups={self.num_groups}, hidden_size={config.hidden_size}, "
                 f"intermediate_size={config.intermediate_size}"
             )
         if config.edits:
             raise ValueError(
-                "Edits are of products with one kernel, and grouped ones have one of each group. "
-                f"Received: edits={list(config.edits)}"
+                "Grouped layers do not support `edits`, which change layers with one kernel: they "
+                f"have one kernel per group. Received: edits={list(config.edits)}"
             )
 
     def count_parameters(self, config: EncoderConfig) -> int:

@@ -77,19 +77,19 @@ class SqueezeBert(Bert):
         first, *others = said.values()
         if any(number != first for number in others):
             raise ValueError(
-                "The grouped products that kbert reads have as many groups each. Received: "
+                "All grouped layers must have the same number of groups. Received: "
                 f"{', '.join(f'{key}={value}' for key, value in said.items())} in {source}"
             )
         width, hidden = content.get("embedding_size", found["hidden_size"]), found["hidden_size"]
         if width != hidden:
             raise ValueError(
-                "SqueezeBERT's embeddings are as wide as its layers. Received: "
+                "`embedding_size` of a SqueezeBERT must be its `hidden_size`. Received: "
                 f"embedding_size={width}, hidden_size={hidden} in {source}"
             )
         if found["layer_norm_epsilon"] != _EPSILON:
             raise ValueError(
-                f"SqueezeBERT's layers have norms with {_EPSILON}, whatever `layer_norm_eps` says; "
-                "kbert's have those of the embeddings too. Received: "
+                f"`layer_norm_eps` must be {_EPSILON}: SqueezeBERT's layers have this epsilon "
+                "with any config, and all of kbert's norms have the same one. Received: "
                 f"layer_norm_eps={found['layer_norm_epsilon']} in {source}"
             )
         groups = {} if first == _USUAL_GROUPS else {"num_groups": first}

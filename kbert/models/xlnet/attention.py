@@ -148,7 +148,7 @@ class RelativeAttention(SelfAttention):
             ValueError: `shared` is None.
         """
         if shared is None:
-            raise ValueError("Relative attention reads distances: `shared`. Received: None")
+            raise ValueError("`shared` must contain the distances. Received: None")
         vectors = ops.cast(shared["distances"], self.compute_dtype)
         far_key = self._split_heads(self.relative(vectors[None]))[0]  # (N, S + T, D)
         scale = ops.cast(self._scale, query.dtype)

@@ -173,5 +173,5 @@ class XlNet(Architecture):
     def misfits(self, config: EncoderConfig) -> list[str]:
         found = super().misfits(config)
         if config.attention_dropout != config.dropout:
-            found.append("its attention has the dropout of its other layers")
+            found.append("its attention dropout equals its dropout")
         return found

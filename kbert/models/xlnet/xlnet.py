@@ -156,16 +156,16 @@ class Xlnet(Encoder):
         order, targets = inputs.get("order_ids"), inputs.get("target_positions")
         if targets is not None and order is None:
             raise ValueError(
-                "Queries see what is read before them: `target_positions` need `order_ids`. "
-                f"Received: {', '.join(inputs)}"
+                "`target_positions` require `order_ids`: queries attend to the tokens that come "
+                f"before them in this order. Received: {', '.join(inputs)}"
             )
         memory, layers = inputs.get("memory"), self.config.num_layers
         if memory is None:
             return
         if inputs.get("example_ids") is not None:
             raise ValueError(
-                "A row of several examples goes on from none: it takes no `memory`. "
-                f"Received: {', '.join(inputs)}"
+                "`memory` is not supported with `example_ids`: a sequence of several examples "
+                f"continues no other. Received: {', '.join(inputs)}"
             )
         if len(memory.shape) != 4 or memory.shape[0] != layers:
             raise ValueError(

@@ -37,11 +37,11 @@ class Texts:
         self.max_bytes = max_bytes
 
     def read(self, request: Request, name: str) -> str:
-        """Returns a string of a request."""
+        """Returns the string under a name of a request; `Refused` if it is none or too large."""
         return self._checked(request.get(name), name)
 
     def read_list(self, request: Request, name: str) -> list[str]:
-        """Returns a list of strings of a request, together within the limit."""
+        """Returns a list of strings of a request; `Refused` if all together exceed the limit."""
         values = request.get(name)
         if not isinstance(values, list) or not values:
             raise Refused(400, f"{name!r} must be a list of texts. Received: {describe(values)}")
@@ -50,6 +50,7 @@ class Texts:
         return found
 
     def _checked(self, value: Any, name: str) -> str:
+        """Returns a value of a request; `Refused` if it is not a string, or is above the limit."""
         if not isinstance(value, str):
             raise Refused(400, f"{name!r} must be a text. Received: {describe(value)}")
         size = len(value.encode())
@@ -88,7 +89,7 @@ def abilities(task: Task, texts: Texts) -> dict[str, Answer]:
 
 
 def nearest(task: EncoderTask, lines: Sequence[str], texts: Texts) -> Answer:
-    """Returns a function that finds the lines nearest to a text.
+    """Returns a function that finds the lines nearest to a text, by the cosine of embeddings.
 
     Args:
         task: a `TextEmbedder`; with another task, its encoder and the mean of the tokens are used.
@@ -111,7 +112,10 @@ def nearest(task: EncoderTask, lines: Sequence[str], texts: Texts) -> Answer:
 
 
 def columns(task: Task) -> list[list[str]]:
-    """Returns the sets of columns that `predict` accepts; without `words` if there are others."""
+    """Returns the sets of input columns that `predict` accepts; [] for tasks without columns.
+
+    A set with `words` is left out if there are others.
+    """
     if not isinstance(task, FineTuningTask):
         return []
     given = [list(names) for names in task.columns.inputs]
@@ -120,6 +124,7 @@ def columns(task: Task) -> list[list[str]]:
 
 
 def _fill_mask(task: Any, text: str) -> dict[str, Any]:
+    """Returns the best tokens for each mask of a text, as a JSON value."""
     (found,) = task.predict([text], top_k=min(TOP_K, task.tokenizer.vocabulary_size))
     pairs = zip(found["tokens"], found["probabilities"], strict=True)
     return {
@@ -131,6 +136,13 @@ def _fill_mask(task: Any, text: str) -> dict[str, Any]:
 
 
 def _of_pairs(ask: Callable[[Any], Any], texts: Texts) -> Answer:
+    """Returns an answering function for a probability of a text pair.
+
+    Args:
+        ask: function from a list of pairs to their probabilities.
+        texts: reader of the requests' texts, which are `first` and `second`.
+    """
+
     def answer(request: Request) -> dict[str, Any]:
         (probability,) = ask([(texts.read(request, "first"), texts.read(request, "second"))])
         return {"probability": float(probability)}
@@ -139,6 +151,7 @@ def _of_pairs(ask: Callable[[Any], Any], texts: Texts) -> Answer:
 
 
 def _predict(task: FineTuningTask, request: Request, texts: Texts) -> dict[str, Any]:
+    """Returns the prediction for the `row` of a request, in the form written to files."""
     row = request.get("row")
     names = task.columns.found_in(row) if isinstance(row, dict) else None
     if not isinstance(row, dict) or names is None:

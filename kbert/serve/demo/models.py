@@ -90,6 +90,14 @@ class Models:
             self._waiting.release()
 
     def _find_among(self, path: str, texts: Texts) -> None:
+        """Adds the ability "nearest", over the lines of a file, to the first model that embeds.
+
+        Without a `TextEmbedder` the first model gets it; ValueError if that has no encoder.
+
+        Args:
+            path: file with one text per line.
+            texts: reader of the requests' texts.
+        """
         lines = _read_lines(path, self._options.most_lines)
         embedders = [i for i, task in enumerate(self._tasks) if isinstance(task, TextEmbedder)]
         number = (embedders or [0])[0]
@@ -113,6 +121,7 @@ def _load(path: str) -> Task:
 
 
 def _read_lines(path: str, most: int) -> list[str]:
+    """Returns the first `most` distinct lines of a file; ValueError if all are empty."""
     found: dict[str, None] = {}
     for _, line in DataFile(path).lines():
         if line.strip():
@@ -152,7 +161,7 @@ def distinct(names: Sequence[str]) -> list[str]:
 
 
 def described(task: Any) -> str:
-    """Describes a task in one line: its type and size."""
+    """Describes a task in one line: its type, parameters, layers, heads and width."""
     config = task.model.config
     parts = [type(task).__name__, f"{task.count_params() / 1e6:.1f} M parameters"]
     for name, what in (("num_layers", "layers"), ("num_heads", "heads"), ("hidden_size", "wide")):

@@ -104,6 +104,7 @@ class Demo(Application):
         return self.models.about()
 
     async def _page(self, request: Any) -> Any:
+        """Returns a file of the page, by its fixed path; `Refused` (404) for other paths."""
         from starlette.responses import Response
 
         if request.url.path not in self._files:
@@ -112,6 +113,7 @@ class Demo(Application):
         return Response(content, media_type=_TYPES[name.rpartition(".")[2]])
 
     async def _answer(self, request: Any) -> dict[str, Any]:
+        """Returns a model's answer to a JSON request, computed in a thread."""
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind != "application/json":  # a form of another site cannot send this type
             raise Refused(

@@ -90,6 +90,7 @@ def write_site(folder: PathLike, preset: PathLike, runtime: PathLike) -> str:
 
 
 def _check(task: Pretraining) -> None:
+    """Raises ValueError unless the browser can run the task: its encoder, tokenizer and head."""
     encoder: Any = task.encoder
     tokenizer: Any = task.tokenizer
     plain = type(encoder) is Encoder and type(tokenizer) is WordPieceTokenizer
@@ -108,6 +109,7 @@ def _check(task: Pretraining) -> None:
 
 
 def _rows(task: Pretraining) -> RowFunction:
+    """Returns the function of rows that the site's ONNX model computes; outputs are float32."""
     names = ("token_ids", "segment_ids", "padding_mask")
 
     def function(features: dict[str, Any]) -> dict[str, tf.Tensor]:
@@ -127,11 +129,15 @@ def _rows(task: Pretraining) -> RowFunction:
 
 
 def _site(task: Pretraining, preset: str) -> dict[str, Any]:
-    """Returns what `browser_engine.js` reads, without weights: tokenizer, special ids and limits.
+    """Returns what `browser_engine.js` reads, as a JSON value without weights.
 
     Args:
-        task: the task of the site.
-        preset: name of the model, for its description.
+        task: the task on the page.
+        preset: path of its preset, whose last part becomes the model's name.
+
+    Returns:
+        Description of the model, special ids, limits, titles of attention, and the tokenizer's
+        data.
     """
     tokenizer: Any = task.tokenizer
     pairs = ["next_sentence"] if task.next_sentence else []
@@ -173,6 +179,7 @@ def tokenizer_data(tokenizer: WordPieceTokenizer) -> dict[str, Any]:
 
 
 def _rules(rules: CharacterRules) -> Mapping[str, Any]:
+    """Returns a tokenizer's rules for characters as a JSON value; sets as `ranges`."""
     dropped = (character for character, after in rules.changed.items() if not after)
     return {
         "changed": {character: after for character, after in rules.changed.items() if after},
@@ -184,7 +191,7 @@ def _rules(rules: CharacterRules) -> Mapping[str, Any]:
 
 
 def ranges(characters: Iterable[str]) -> list[int]:
-    """Returns the first and last code point of each run of characters, in one list.
+    """Returns the first and last code point of each run of characters, in one sorted list.
 
     >>> ranges("cabx")
     [97, 99, 120, 120]
@@ -199,7 +206,17 @@ def ranges(characters: Iterable[str]) -> list[int]:
 
 
 def _read_runtime(path: PathLike) -> dict[str, bytes]:
-    """Reads the runtime's files from its package, after a check of the checksum."""
+    """Reads the files of ONNX Runtime for browsers from its npm package.
+
+    Args:
+        path: path of the package, a .tgz file.
+
+    Returns:
+        Name -> content of each file.
+
+    Raises:
+        ValueError: the checksum is not that of `RUNTIME`, or a file is missing.
+    """
     archive = Path(path).read_bytes()
     checksum = base64.b64encode(hashlib.sha512(archive).digest()).decode()
     if checksum != RUNTIME_SHA512:

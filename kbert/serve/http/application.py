@@ -48,10 +48,17 @@ class Application:
         raise NotImplementedError(f"{type(self).__name__} must define `routes`.")
 
     def check(self, request: Any) -> None:
-        """Raises `Refused` for requests that must not reach a route; skipped for `always`."""
+        """Raises `Refused` for requests that must not reach a route; not called for `always`."""
 
     def count(self, request: Any, route: str, status: int, seconds: float) -> None:
-        """Counts an answered request."""
+        """Counts an answered request.
+
+        Args:
+            request: the request.
+            route: name of its route.
+            status: HTTP status of the response.
+            seconds: time from the request's head to the response.
+        """
 
     def open(self) -> None:
         """Acquires shared resources, such as more ports, before loading."""
@@ -60,7 +67,7 @@ class Application:
         """Loads the models; an error stops the server."""
 
     async def begin(self) -> list[str]:
-        """Starts what needs the loaded models; returns further addresses."""
+        """Starts what needs the loaded models; returns addresses in addition to that of HTTP."""
         return []
 
     async def watch(self) -> None:
@@ -74,7 +81,7 @@ class Application:
         """Refuses requests that are still under way, and frees resources."""
 
     def app(self) -> Any:
-        """Makes the ASGI application."""
+        """Returns the ASGI application, which adds `headers` to every response."""
         from starlette.applications import Starlette
         from starlette.exceptions import HTTPException
 
@@ -145,6 +152,7 @@ class Application:
             raise Refused(503, "The models are still loading. Try again later.", retry_after=1)
 
     def _check_state(self) -> None:
+        """Raises `Refused` (503) while models are loading or if too many requests are running."""
         self.check_ready()
         if self.seats.is_full:
             raise Refused(
@@ -155,13 +163,17 @@ class Application:
             )
 
     async def wait_for(self, request: Any, work: Awaitable[Any]) -> Any:
-        """Returns the result of the work for a request; stops waiting if the client disconnects.
-
-        Work that takes longer than `timeout_seconds` raises `Refused`.
+        """Waits for the result of a request, but not longer than its client stays connected.
 
         Args:
             request: the request, whose body has been read.
             work: awaitable of the result; cancelled if the client leaves or the time is over.
+
+        Returns:
+            The result of `work`.
+
+        Raises:
+            Refused: `work` takes longer than `timeout_seconds`.
         """
         computed = asyncio.ensure_future(work)
         left = asyncio.create_task(request.receive())  # after the body only a disconnect can come
@@ -185,7 +197,12 @@ class Application:
             left.cancel()
 
     async def read(self, request: Any) -> dict[str, Any]:
-        """Reads the JSON object of a request's body, within the limits of bytes and time."""
+        """Reads the JSON object in a request's body.
+
+        Raises:
+            Refused: the body has more than `max_body_bytes`, takes longer than `timeout_seconds`,
+                or is not a JSON object.
+        """
         try:
             async with asyncio.timeout(self.options.timeout_seconds):
                 return json_body.parse(await self._read_bytes(request))
@@ -197,6 +214,7 @@ class Application:
             ) from None
 
     async def _read_bytes(self, request: Any) -> bytearray:
+        """Returns the body of a request; raises `Refused` (413) above `max_body_bytes`."""
         from starlette.requests import ClientDisconnect
 
         most = self.options.max_body_bytes
@@ -220,11 +238,11 @@ class Application:
 
 
 def response(content: Any, status: int = 200, headers: Any = None) -> Any:
-    """Makes a Starlette response with JSON."""
+    """Returns a Starlette response whose body is `content` as JSON."""
     from starlette.responses import Response
 
     return Response(json_body.dump(content), status, headers, media_type="application/json")
 
 
 class _Left(Exception):
-    """The client has closed its connection."""
+    """Raised if the client has closed its connection before the answer."""

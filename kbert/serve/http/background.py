@@ -46,6 +46,8 @@ class InThread:
             raise self._error
 
     def _serve(self) -> None:
+        """Runs the server until `stop`; the main thread raises its error."""
+
         async def main() -> None:
             self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
             await self._run(self._stop, self._started)

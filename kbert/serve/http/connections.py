@@ -30,7 +30,7 @@ class Seats:
         return len(self._open) - len(self._idle) > self._most
 
     def take(self, connection: socket.socket) -> bool:
-        """Adds a new connection if there is room; returns whether there was."""
+        """Adds a new connection if there is room, closing idle ones; returns whether there was."""
         most = self._most
         if len(self._open) - len(self._idle) >= most:  # closing idle ones would make no room
             most += _RESERVE
@@ -77,7 +77,7 @@ class Listener(socket.socket):
     """A listening socket whose connections are counted.
 
     Args:
-        family: address family.
+        family: address family, such as `socket.AF_INET`.
         seats: open connections, which new ones are added to.
     """
 
@@ -88,7 +88,7 @@ class Listener(socket.socket):
         self._seats = seats
 
     def accept(self) -> tuple[socket.socket, Any]:
-        """Returns the next connection that there is room for; closes others."""
+        """Waits for the next connection that there is room for, and returns it; closes others."""
         while True:
             accepted, address = super().accept()
             kind = (accepted.family, accepted.type, accepted.proto)
@@ -131,6 +131,11 @@ class _Lingering:
     If a socket is closed while bytes from the client are unread, it sends a reset and the client
     loses the response. A client that sends a large body would see a broken pipe instead of the
     reason.
+
+    Args:
+        transport: asyncio's transport of the connection.
+        is_sending: function that returns whether the client is still sending a request.
+        loop: event loop of the connection.
     """
 
     def __init__(self, transport: Any, is_sending: Any, loop: asyncio.AbstractEventLoop) -> None:
@@ -144,6 +149,7 @@ class _Lingering:
         return self._end is not None or self._transport.is_closing()
 
     def close(self) -> None:
+        """Closes the connection; up to 5 seconds later if the client is still sending."""
         if self.is_closing():
             return
         if not self._is_sending():
@@ -163,7 +169,13 @@ class _Lingering:
 
 
 def _connection_class(seconds: float, seats: Seats) -> Any:
-    """Makes uvicorn's connection class with timeouts for idle connections and slow readers."""
+    """Makes uvicorn's connection class with timeouts for idle connections and slow readers.
+
+    Args:
+        seconds: time after which a connection without a whole request head, or with an unread
+            response, is closed.
+        seats: open connections, which learn whether they are idle.
+    """
     import h11
     from uvicorn.protocols.http.h11_impl import H11Protocol
 

@@ -45,7 +45,12 @@ def run_until_signal(work: Callable[[asyncio.Event], Awaitable[None]]) -> None:
 
 
 def check_packages(program: str, *packages: str) -> None:
-    """Raises ImportError with the name of the extra if one of the packages is missing."""
+    """Raises ImportError, with the extra "serve" in its message, if a package is missing.
+
+    Args:
+        program: name of the program, for the message.
+        *packages: names of modules.
+    """
     for package in packages:
         optional(package, "serve", program)  # the first request would import some of them
 
@@ -131,12 +136,18 @@ async def run(
 
 
 async def _drain(seconds: float) -> None:
-    """Keeps answering while a load balancer notices that /health fails."""
+    """Waits, while requests are still answered, until a load balancer sees that /health fails."""
     await asyncio.sleep(seconds)
 
 
 async def _finish(work: asyncio.Task, server: Any, application: Application) -> None:
-    """Answers accepted requests within the time of the shutdown, and refuses the rest."""
+    """Answers accepted requests within the time of the shutdown, and refuses the rest.
+
+    Args:
+        work: task of the uvicorn server, which ends when no request is left.
+        server: the `uvicorn.Server`.
+        application: the application, whose `finish` and `close` are called.
+    """
     seconds = application.stop_seconds - application.drain_seconds
     ends = {work, asyncio.create_task(application.finish(seconds))}
     await asyncio.wait(ends, timeout=seconds)
@@ -149,6 +160,7 @@ async def _finish(work: asyncio.Task, server: Any, application: Application) -> 
 
 
 def _listen(host: str, port: int, seats: Seats) -> Listener:
+    """Opens a TCP port for HTTP, 0 = any free one; OSError if it is taken."""
     listener = Listener(socket.AF_INET6 if ":" in host else socket.AF_INET, seats)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -161,7 +173,7 @@ def _listen(host: str, port: int, seats: Seats) -> Listener:
 
 
 def address(scheme: str, host: str, port: int) -> str:
-    """Returns an address in the form that a browser accepts.
+    """Returns the address of a server in the form that a browser accepts.
 
     >>> address("http", "::1", 8501)
     'http://[::1]:8501'

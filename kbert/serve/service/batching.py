@@ -34,7 +34,16 @@ _PADDED_SHARE = 0.25
 
 
 class _Request:
-    """A caller's request: its parts, which may be computed in several batches."""
+    """A caller's request: its parts, which may be computed in several batches.
+
+    Args:
+        parts: number of parts.
+        future: future of the list of the parts' outputs.
+
+    Attributes:
+        results: outputs of each part; None until it is computed.
+        missing: number of parts that are not computed yet.
+    """
 
     def __init__(self, parts: int, future: asyncio.Future) -> None:
         self.results: list[Arrays | None] = [None] * parts
@@ -43,7 +52,16 @@ class _Request:
 
 
 class _Part:
-    """Rows of a request that stay together: one row, or all if they cannot be separated."""
+    """Rows of a request that are computed together: one row, or all if they cannot be separated.
+
+    Args:
+        request: the request.
+        place: index in `results` of the request; -1 if the part is the whole request.
+        entry: the signature.
+        inputs: name -> array of each input, (rows, …).
+        rows: number of rows.
+        size: size of the row in bytes, by which parts of similar length are found.
+    """
 
     def __init__(
         self, request: _Request, place: int, entry: Entry, inputs: Arrays, rows: int, size: int
@@ -63,6 +81,7 @@ class _Batch:
         self.parts, self.stop = parts, Stop()
 
     def stop_if_unwanted(self) -> None:
+        """Stops the run if nobody waits for any of its requests."""
         if all(part.request.future.done() for part in self.parts):
             self.stop.set()
 
@@ -150,6 +169,10 @@ class Batcher:
             self._forget(request)
 
     def _add(self, entry: Entry, inputs: Arrays, rows: int, ragged: bool) -> _Request:
+        """Adds a request to the waiting parts and returns it; arguments as in `run`.
+
+        Each row becomes a part if rows can be separated, else the whole request is one part.
+        """
         loop = asyncio.get_running_loop()
         splits = entry.merges or (ragged and entry.is_rows and entry.has_row_outputs)
         request = _Request(rows if splits else 1, loop.create_future())
@@ -173,6 +196,7 @@ class Batcher:
         return request
 
     def _forget(self, request: _Request) -> None:
+        """Removes the waiting parts of an unfinished request, and stops runs nobody waits for."""
         if request.missing:
             self._take([part for part in self._parts.values() if part.request is request])
             for batch in self._running:
@@ -180,6 +204,7 @@ class Batcher:
             self._rest()
 
     def _count_waiting(self, change: int) -> None:
+        """Adds a number of rows, which may be negative, to the waiting ones."""
         self._waiting += change
         self._metrics.waiting.labels(self._model).inc(change)
 
@@ -194,6 +219,7 @@ class Batcher:
         self._count_waiting(-sum(part.rows for part in parts))
 
     def _start(self) -> None:
+        """Starts batches of waiting parts in all free threads."""
         loop = asyncio.get_running_loop()
         while self._parts and len(self._running) < self._threads:
             batch = _Batch(self._choose())
@@ -203,9 +229,9 @@ class Batcher:
             future.add_done_callback(functools.partial(self._finish, batch))
 
     def _choose(self) -> list[_Part]:
-        """Returns the part that has waited longest and parts of similar length.
+        """Returns the parts of the next batch: the oldest, and others of similar length.
 
-        The number of parts leaves some for every free thread.
+        At most `max_batch_size` rows, and few enough to leave some for every free thread.
         """
         oldest = next(iter(self._parts.values()))
         group = self._groups[oldest.key]
@@ -231,6 +257,12 @@ class Batcher:
         return group[low:high]
 
     def _finish(self, batch: _Batch, done: asyncio.Future) -> None:
+        """Counts a finished batch, gives the results to its requests and starts the next batch.
+
+        Args:
+            batch: the batch.
+            done: future of the result of `_run_timed`.
+        """
         self._running.discard(batch)
         results, seconds, runs = done.result()
         rows = sum(part.rows for part in batch.parts)
@@ -255,12 +287,21 @@ class Batcher:
         self._rest()
 
     def _rest(self) -> None:
+        """Sets the event that `close` waits for, if nothing is waiting or running."""
         if not self._parts and not self._running:
             self._idle.set()
 
 
 def _run_timed(batch: list[_Part], stop: Stop) -> tuple[list[Arrays | Exception], float, int]:
-    """Returns the outputs or the error of each part, the seconds, and the number of runs."""
+    """Computes a batch; if it fails, each part by itself.
+
+    Args:
+        batch: parts of one signature.
+        stop: object by which the run can be stopped.
+
+    Returns:
+        The outputs or the error of each part, the seconds it took, and the number of runs.
+    """
     start = time.perf_counter()
     results: list[Arrays | Exception] = []
     runs = 1
@@ -280,6 +321,7 @@ def _run_timed(batch: list[_Part], stop: Stop) -> tuple[list[Arrays | Exception]
 
 
 def _run(batch: list[_Part], stop: Stop) -> list[Arrays]:
+    """Returns the outputs of each part of a batch, computed in one run."""
     entry = batch[0].entry
     if len(batch) == 1:
         return [entry.run(batch[0].inputs, stop)]
@@ -295,7 +337,7 @@ def _run(batch: list[_Part], stop: Stop) -> list[Arrays]:
 
 
 def _refusal(error: Exception) -> Exception:
-    """Converts an error of a run to the error that the client gets; logs unexpected errors."""
+    """Converts the error of a run to the error for the client; logs unexpected errors."""
     if is_bad_input(error):
         return Refused(400, f"The model does not accept these inputs: {most_said(error)}")
     if is_out_of_memory(error):

@@ -22,7 +22,7 @@ def is_bad_input(error: Exception) -> bool:
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Returns whether the error means that memory did not suffice."""
+    """Returns whether an error, of Python or of TensorFlow, means that memory did not suffice."""
     tensorflow = sys.modules.get("tensorflow")
     exhausted = tensorflow is not None and tensorflow.errors.ResourceExhaustedError
     return isinstance(error, MemoryError) or (exhausted and isinstance(error, exhausted))

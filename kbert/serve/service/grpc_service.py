@@ -54,6 +54,7 @@ def make_server(
     )
 
     async def guarded(context: Any, answer: Callable[[], Any]) -> Any:
+        """Returns the result of `answer`, in time; converts errors to gRPC's status codes."""
         try:
             _check_token(context, token)
             left = context.time_remaining()
@@ -163,12 +164,14 @@ def make_server(
 
 
 def _spec(request: Any, name: str, number: int, signature: str) -> Any:
+    """Returns a `ModelSpec` for the answer to a request; `number` is the version."""
     spec = type(request.model_spec)(name=name, signature_name=signature)
     spec.version.value = number
     return spec
 
 
 def _model_of(spec: Any) -> tuple[str, int | None]:
+    """Returns the name and the version in a `ModelSpec`, None for the newest version."""
     if spec.WhichOneof("version_choice") == "version_label":
         raise Refused(
             404, "Versions have numbers; labels are not supported. Received: a version_label"
@@ -177,10 +180,16 @@ def _model_of(spec: Any) -> tuple[str, int | None]:
 
 
 def _read(entry: Entry, name: str, proto: Any, options: ServiceOptions) -> np.ndarray:
-    """Reads a tensor of a request.
+    """Converts a tensor of a request to an array; raises `Refused` if it does not fit.
 
     Type and shape are checked first: one value may stand for all that follow it, so a few bytes can
     become an array of any shape.
+
+    Args:
+        entry: the signature.
+        name: name of the input.
+        proto: a `TensorProto`.
+        options: limits of the service.
     """
     import tensorflow as tf
 
@@ -216,6 +225,7 @@ def _read(entry: Entry, name: str, proto: Any, options: ServiceOptions) -> np.nd
 
 
 def _check_token(context: Any, token: bytes | None) -> None:
+    """Raises `Refused` (401) unless the metadata of a call have the token; None = no token."""
     if token is None:
         return
     given = dict(context.invocation_metadata() or ()).get("authorization", "")

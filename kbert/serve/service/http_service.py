@@ -175,6 +175,18 @@ class HttpService(Application):
         *,
         ragged: bool = False,
     ) -> tuple[Sequence[Arrays], Entry]:
+        """Runs the signature of an ability on the `texts` of a request.
+
+        Args:
+            request: request with `texts` and optionally `model`.
+            find: function from a `LoadedModel` to the signature with the ability, or None.
+            what: the ability in words, for messages, such as "embeds texts".
+            ragged: whether rows may share a batch with others even if their outputs are then padded
+                to the widest.
+
+        Returns:
+            The parts of the outputs, and the signature.
+        """
         wanted = await self.read(request)
         json_rows.refuse_unknown(wanted, ("texts", "model"))
         name = self._models.only(json_rows.text_of(wanted, "model", None), find, what)
@@ -199,11 +211,16 @@ class HttpService(Application):
         *,
         ragged: bool = False,
     ) -> tuple[int, Entry, Sequence[Arrays]]:
-        """Runs the model while the caller waits; returns version, signature and outputs."""
+        """Runs a model while the client of a request waits; arguments as in `Models.run`.
+
+        Returns:
+            The version's number, the signature, and the parts of the outputs.
+        """
         return await self.wait_for(request, self._models.run(name, version, prepare, ragged=ragged))
 
 
 def _version(request: Any) -> int | None:
+    """Returns the version in the path of a request, or None; `Refused` if it is not a number."""
     version = request.path_params.get("version")
     if version is None:
         return None

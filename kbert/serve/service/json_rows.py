@@ -28,7 +28,7 @@ def refuse_unknown(request: Mapping[str, Any], known: Sequence[str]) -> None:
 
 
 def text_of(request: Mapping[str, Any], key: str, default: Any) -> Any:
-    """Returns a string of a request, or the default; raises `Refused` for other types."""
+    """Returns the string under a key of a request, or the default; `Refused` for other types."""
     value = request.get(key, default)
     if value is not default and not isinstance(value, str):
         raise Refused(400, f"`{key}` must be a string. Received: {describe(value)}")
@@ -39,13 +39,16 @@ def read_inputs(request: Mapping[str, Any], entry: Entry, most: int) -> Arrays:
     """Reads the inputs of a signature from a request in row or column format.
 
     Args:
-        request: request with `instances` or `inputs`.
+        request: request with either `instances` or `inputs`.
         entry: the signature.
         most: most rows of a request.
 
+    Returns:
+        Name -> array of each input.
+
     Raises:
-        Refused: the values do not fit the signature, there are too many rows, or the request has
-            neither or both of `instances` and `inputs`.
+        Refused: the request has both or neither, the values do not fit the signature, or there are
+            too many rows.
     """
     if ("instances" in request) == ("inputs" in request):
         raise Refused(
@@ -143,7 +146,16 @@ def read_array(value: Any, spec: Spec, name: str, most: int | None) -> np.ndarra
 
 
 def write_rows(entry: Entry, parts: Sequence[Arrays], rows: int) -> Any:
-    """Returns a response in row format: for each row its outputs by name, or its only output."""
+    """Returns a response in row format: for each row its outputs by name, or its only output.
+
+    Args:
+        entry: the signature.
+        parts: outputs by name of each part of the request.
+        rows: number of rows in the request.
+
+    Raises:
+        Refused: an output does not have one row for each row of the request.
+    """
     outputs = joined(parts)
     for name, array in outputs.items():
         if array.ndim == 0 or len(array) != rows:
@@ -159,13 +171,24 @@ def write_rows(entry: Entry, parts: Sequence[Arrays], rows: int) -> Any:
 
 
 def write_columns(parts: Sequence[Arrays]) -> Any:
-    """Returns a response in column format: the outputs by name, or the only output."""
+    """Returns a response in column format: the outputs by name, or the only output.
+
+    Args:
+        parts: outputs by name of each part of the request.
+    """
     ready = {name: _plain(array) for name, array in joined(parts).items()}
     return next(iter(ready.values())) if len(ready) == 1 else ready
 
 
 def write_masks(parts: Sequence[Arrays]) -> list[list[list[dict[str, Any]]]]:
-    """Returns the best tokens for each mask of each text, from the outputs of `fill_mask`."""
+    """Returns the best tokens for each mask of each text, from the outputs of `fill_mask`.
+
+    Args:
+        parts: `tokens` and `probabilities` (rows, masks, k) of each part of the request.
+
+    Returns:
+        For each text, for each of its masks, a list of {"token", "probability"}, the best first.
+    """
     found = []
     for part in parts:
         for tokens, probabilities in zip(part["tokens"], part["probabilities"], strict=True):
@@ -183,7 +206,7 @@ def write_masks(parts: Sequence[Arrays]) -> list[list[list[dict[str, Any]]]]:
 
 
 def joined(parts: Sequence[Arrays]) -> Arrays:
-    """Concatenates the outputs of all parts of a request."""
+    """Concatenates the outputs of all parts of a request, by name."""
     if len(parts) == 1:
         return dict(parts[0])
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
@@ -198,6 +221,11 @@ def text(value: bytes) -> Any:
 
 
 def _plain(array: np.ndarray) -> Any:
+    """Converts an output to a value that the JSON writer supports.
+
+    Strings (bytes) become nested lists, types such as bfloat16 float32, and a scalar a Python
+    value.
+    """
     if array.dtype == object:
         flat = [text(x) for x in array.ravel().tolist()]
         for size in reversed(array.shape[1:]):
@@ -215,6 +243,7 @@ def _is_named(value: Any) -> bool:
 
 
 def _check_names(given: Mapping[str, Any], names: Sequence[str]) -> None:
+    """Raises `Refused` unless the inputs given are exactly those with `names`."""
     if set(given) != set(names):
         received = ", ".join(repr(name[:100]) for name in list(given)[:10]) or "none"
         raise Refused(
@@ -223,6 +252,7 @@ def _check_names(given: Mapping[str, Any], names: Sequence[str]) -> None:
 
 
 def _read_string(value: Any, refuse: Any) -> bytes:
+    """Returns a JSON string, or {"b64": …}, as bytes; raises the result of `refuse` for others."""
     if isinstance(value, str):
         return value.encode()
     if isinstance(value, dict) and list(value) == ["b64"] and isinstance(value["b64"], str):
@@ -234,6 +264,7 @@ def _read_string(value: Any, refuse: Any) -> bytes:
 
 
 def _is_of_kind(value: Any, kind: str) -> bool:
+    """Returns whether a JSON value fits the kind of a NumPy dtype; an integer fits a float."""
     if isinstance(value, bool) or kind == "b":
         return isinstance(value, bool) and kind == "b"
     return isinstance(value, int) or (kind not in "iu" and isinstance(value, float))

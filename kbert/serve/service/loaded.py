@@ -72,6 +72,7 @@ class Entry:
         inputs, outputs: name -> `Spec` of each input or output.
         is_rows: whether each input has one row per text, so that requests can be counted and split
             by rows.
+        has_row_outputs: whether each output has one row per text.
         merges: whether rows of several requests can share a batch. It needs outputs with one row
             per input row, whose size does not depend on the other rows.
         takes_text: whether the only input is texts, (B,).
@@ -130,7 +131,7 @@ class Entry:
         return self._compute(inputs, stop or Stop())
 
     def check_names(self, names: Iterable[str]) -> None:
-        """Raises `Refused` if the inputs have other names."""
+        """Raises `Refused` unless `names` are exactly the names of the inputs."""
         if set(names) != set(self.inputs):
             raise Refused(
                 400,
@@ -139,7 +140,13 @@ class Entry:
             )
 
     def check_input(self, name: str, dtype: str, shape: Sequence[int]) -> None:
-        """Raises `Refused` if an input's type (TensorFlow's name in `dtype`) or shape differs."""
+        """Raises `Refused` if the type or shape of an input does not fit.
+
+        Args:
+            name: name of the input.
+            dtype: TensorFlow's name of the type.
+            shape: size of each axis.
+        """
         spec = self.inputs[name]
         fits = spec.shape is None or (
             len(spec.shape) == len(shape)
@@ -153,7 +160,14 @@ class Entry:
             )
 
     def check(self, inputs: Mapping[str, np.ndarray]) -> int:
-        """Returns the number of rows, B; raises `Refused` if the inputs do not fit."""
+        """Checks the inputs of a request.
+
+        Returns:
+            The number of rows, B; 1 if the inputs are not rows.
+
+        Raises:
+            Refused: names, types, shapes or numbers of rows do not fit.
+        """
         self.check_names(inputs)
         for name, array in inputs.items():
             self.check_input(name, _type_name(array), array.shape)
@@ -203,7 +217,7 @@ class LoadedModel:
             raise ValueError(f"The SavedModel must have signatures. Received: {self.folder}")
 
     def warm_up(self) -> None:
-        """Runs the signatures of texts once: the first run takes a second, before requests come."""
+        """Runs each signature of texts once, because the first run takes a second."""
         for entry in self.entries.values():
             if all(x.is_string and x.shape == (None,) for x in entry.inputs.values()):
                 try:
@@ -252,6 +266,15 @@ def share_threads(threads: int) -> None:
 
 
 def _load_saved_model(folder: str, threads: int) -> tuple[Any, dict[str, Entry]]:
+    """Loads a SavedModel.
+
+    Args:
+        folder: folder of the version.
+        threads: TensorFlow's intra-op threads; 0 = unchanged.
+
+    Returns:
+        The loaded object, and name -> `Entry` of each signature.
+    """
     import tensorflow as tf
     import tensorflow_text  # noqa: F401  # registers the tokenizer's operations
 
@@ -262,6 +285,15 @@ def _load_saved_model(folder: str, threads: int) -> tuple[Any, dict[str, Entry]]
 
 
 def _load_exported(folder: str, threads: int) -> tuple[Any, dict[str, Entry]]:
+    """Loads an export to another runtime than TensorFlow.
+
+    Args:
+        folder: folder of the version.
+        threads: compute threads of the runtime; 0 = its default.
+
+    Returns:
+        The `ExportedTask`, and name -> `Entry` of each signature.
+    """
     from kbert.export import load_exported
 
     exported = load_exported(folder, threads=threads or None)
@@ -285,6 +317,13 @@ def _load_exported(folder: str, threads: int) -> tuple[Any, dict[str, Entry]]:
 def _by_arrays(
     function: Callable[..., Arrays], columns: Sequence[str]
 ) -> Callable[[Mapping[str, np.ndarray], Stop], Arrays]:
+    """Converts an entry point of `ArrayAnswers` to the `compute` function of an `Entry`.
+
+    Args:
+        function: function from the arrays of the inputs, in order, and `stopped`.
+        columns: names of the inputs, in order.
+    """
+
     def compute(given: Mapping[str, np.ndarray], stop: Stop) -> Arrays:
         return function(*(given[name] for name in columns), stop.check)
 
@@ -302,6 +341,10 @@ def row_sizes(inputs: Mapping[str, np.ndarray], rows: int) -> np.ndarray:
 
     Each of several strings in a row counts one byte more, as in the exports: a row of a million
     empty words is not free.
+
+    Args:
+        inputs: name -> array (B, …) of each input.
+        rows: number of rows, B.
 
     >>> row_sizes({"text": np.array([b"rain", b""], object)}, 2).tolist()
     [4, 0]
@@ -323,20 +366,25 @@ def _has_rows(spec: Spec) -> bool:
 
 
 def _spec(tensor: Any) -> Spec:
+    """Returns the `Spec` of a TensorFlow tensor or TensorSpec."""
     dtype = np.dtype(tensor.dtype.as_numpy_dtype)
     shape = None if tensor.shape.rank is None else tuple(tensor.shape.as_list())
     return Spec(dtype, shape, tensor.dtype.name)
 
 
 def _names(values: Iterable[str]) -> str:
+    """Returns at most ten names, each of at most 100 characters, for messages."""
     return ", ".join(repr(str(name)[:100]) for name in list(values)[:10]) or "none"
 
 
 def _type_name(array: np.ndarray) -> str:
+    """Returns TensorFlow's name of an array's type; object arrays are strings."""
     return "string" if array.dtype == object else str(array.dtype)
 
 
 def _signature_def(entry: Entry) -> dict[str, Any]:
+    """Returns a signature in the format of TensorFlow Serving's metadata, as a JSON value."""
+
     def tensor(name: str, spec: Spec) -> dict[str, Any]:
         shape: dict[str, Any] = {"unknown_rank": spec.shape is None, "dim": []}
         for size in spec.shape or ():

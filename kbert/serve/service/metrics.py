@@ -14,6 +14,7 @@ class Metrics:
         texts: number of accepted texts by model.
         batches, batch_texts, batch_seconds: runs by model and signature; texts and time of a batch.
         waiting: number of texts that wait now, by model.
+        version: number of the newest served version, by model.
 
     Example:
         >>> metrics = Metrics()

@@ -38,11 +38,17 @@ Prepare: TypeAlias = Callable[[LoadedModel], tuple[Entry, Arrays]]
 
 
 def _is_whole(folder: Path) -> bool:
+    """Returns whether a folder has a complete SavedModel or export."""
     return any((folder / name).is_file() for name in (SAVED_MODEL, EXPORT))
 
 
 def version_folders(folder: PathLike) -> dict[int, Path]:
-    """Returns the complete versions in a model's folder by number, the newest first."""
+    """Returns the complete versions of a model: number -> folder, the newest first.
+
+    Args:
+        folder: folder with a subfolder per version, named by its number; or a version itself, which
+            gets the number that is its name, or else 1.
+    """
     folder = Path(folder)
     if _is_whole(folder):
         return {int(folder.name) if _VERSION.fullmatch(folder.name) else 1: folder}
@@ -52,13 +58,20 @@ def version_folders(folder: PathLike) -> dict[int, Path]:
 
 
 def _load(folder: Path, threads: int) -> LoadedModel:
+    """Loads a version and runs it once; `threads` as in `LoadedModel`."""
     loaded = LoadedModel(folder, threads)
     loaded.warm_up()
     return loaded
 
 
 class Version:
-    """A version in memory, and the batcher that runs it."""
+    """A version in memory, and the batcher that runs it.
+
+    Args:
+        number: number of the version.
+        loaded: its model.
+        batcher: batcher with the requests for it.
+    """
 
     def __init__(self, number: int, loaded: LoadedModel, batcher: Batcher) -> None:
         self.number, self.loaded, self.batcher = number, loaded, batcher
@@ -103,6 +116,13 @@ class Model:
         """Loads new versions and retires those that they replace.
 
         A version that fails to load is retried after growing pauses: copying it may be under way.
+        If the folder has no version that loads, the present ones stay.
+
+        Args:
+            pool: threads in which the folder is read and versions are loaded.
+
+        Raises:
+            OSError: the folder cannot be read.
         """
         loop = asyncio.get_running_loop()
         there = await loop.run_in_executor(pool, version_folders, self.folder)
@@ -132,6 +152,16 @@ class Model:
             version.batcher.stop()
 
     async def _load(self, pool: ThreadPoolExecutor, number: int, folder: Path) -> bool:
+        """Loads a version, unless an earlier attempt failed a short time ago.
+
+        Args:
+            pool: threads in which the version is loaded.
+            number: number of the version.
+            folder: its folder.
+
+        Returns:
+            Whether the version is loaded; the error of a failure is logged and added to `failed`.
+        """
         again, wait = self._tries.get(number, (0.0, max(self._options.poll_seconds, 0.1)))
         if time.monotonic() < again:
             return False
@@ -159,6 +189,7 @@ class Model:
         return True
 
     async def _retire(self, version: Version) -> None:
+        """Waits until the accepted requests of a version are answered, and frees its memory."""
         self._leaving.add(version)
         await version.batcher.close()
         self._leaving.discard(version)
@@ -248,6 +279,10 @@ class Models:
             name: name in the request; None = the only model with the ability.
             has: function from a `LoadedModel` to the signature with the ability, or None.
             what: the ability in words, for messages.
+
+        Raises:
+            Refused: the model does not exist or lacks the ability; without a name, not exactly one
+                model has it.
         """
         if name is not None:
             if has(self.find(name).find(None).loaded) is None:
@@ -309,7 +344,15 @@ class Models:
         raise Refused(503, "The service is stopping.", retry_after=1)
 
     def status(self, name: str, number: int | None) -> dict[str, Any]:
-        """Returns the status of the versions in TensorFlow Serving's format."""
+        """Returns the status of the versions of a model in TensorFlow Serving's format.
+
+        Args:
+            name: name of the model.
+            number: number of the version; None = all versions, also those that failed to load.
+
+        Raises:
+            Refused: the model or version does not exist.
+        """
         model = self.find(name)
         if number is not None and number not in model.failed:
             model.find(number)
@@ -331,7 +374,7 @@ class Models:
 
 
 def _give_back() -> None:
-    """Returns freed memory to the system; glibc keeps it otherwise."""
+    """Returns freed memory to the system, on Linux with glibc, which keeps it otherwise."""
     if sys.platform == "linux" and hasattr(glibc := ctypes.CDLL(None), "malloc_trim"):
         glibc.malloc_trim(0)
 

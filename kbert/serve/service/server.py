@@ -67,7 +67,9 @@ def _share_cores(options: ServiceOptions) -> ServiceOptions:
 
 
 def needs_tensorflow(options: ServiceOptions) -> bool:
-    """Returns whether the service is known to need TensorFlow: for SavedModels or gRPC.
+    """Returns whether the service needs TensorFlow: for SavedModels or gRPC.
+
+    Also True if a folder cannot be read; loading then raises the error.
 
     Args:
         options: settings of the service.
@@ -85,7 +87,13 @@ def needs_tensorflow(options: ServiceOptions) -> bool:
 async def run(
     options: ServiceOptions, stop: asyncio.Event, started: Callable[[list[str]], None]
 ) -> None:
-    """Serves until the event is set; otherwise like `serve`, but sets no threads."""
+    """Serves until the event is set; unlike `serve`, sets no threads and handles no signals.
+
+    Args:
+        options: settings of the service: models, addresses and limits.
+        stop: event that stops the service.
+        started: function that is called with the addresses once requests are accepted.
+    """
     grpc = () if options.grpc_port is None else PACKAGES_OF_GRPC
     http.check_packages("kbert-serve", *PACKAGES, *grpc)
     token = None if options.token_file is None else _read_token(options.token_file)
@@ -97,7 +105,11 @@ async def run(
 
 
 def _allow_files(options: ServiceOptions) -> None:
-    """Raises the process's limit of open files to the number that the connections need."""
+    """Raises the process's limit of open files to the number that the connections need.
+
+    Raises:
+        ValueError: the system allows fewer.
+    """
     try:
         import resource
     except ImportError:  # Windows, which has no such limit
@@ -118,6 +130,7 @@ def _allow_files(options: ServiceOptions) -> None:
 
 
 def _read_token(path: str) -> bytes:
+    """Reads the token in a file, without white space around it; ValueError if it is invalid."""
     token = Path(path).read_bytes().strip()
     if not 8 <= len(token) <= 4096 or any(not 33 <= byte <= 126 for byte in token):
         raise ValueError(
@@ -128,6 +141,14 @@ def _read_token(path: str) -> bytes:
 
 
 def _read_tls(options: ServiceOptions) -> tuple[bytes, bytes] | None:
+    """Reads the files of the TLS certificate.
+
+    Returns:
+        Key and certificate in PEM; None without a certificate.
+
+    Raises:
+        ValueError: the files are not PEM, or do not belong together.
+    """
     if options.tls_certificate is None or options.tls_key is None:
         return None
     certificate = local_only(options.tls_certificate, "A certificate")

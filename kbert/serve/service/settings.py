@@ -119,7 +119,7 @@ class ServiceOptions(HttpOptions):
             )
 
     def folders(self) -> dict[str, str]:
-        """Returns the folder of each model by name."""
+        """Returns model name -> folder; ValueError if `model` is empty or invalid."""
         found: dict[str, str] = {}
         for item in self.model:
             name, equals, folder = item.partition("=")

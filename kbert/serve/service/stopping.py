@@ -48,6 +48,9 @@ class Stop:
             function: signature of a SavedModel, or a concrete function with named arguments.
             inputs: name -> tensor of each argument.
 
+        Returns:
+            The outputs in the function's structure, such as name -> tensor.
+
         Raises:
             tf.errors.OpError: error of the function, or `CancelledError`.
         """

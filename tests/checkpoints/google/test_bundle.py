@@ -71,11 +71,11 @@ def flip(file):
 @pytest.mark.parametrize(
     ("file", "damage", "message"),
     [
-        ("data", lambda f: f.unlink(), "data files, which are missing. Received: .*ckpt.index al"),
-        ("data", lambda f: cut(f, 1000), "damaged or cut short.*Received: .*model.ckpt$"),
-        ("data", flip, "damaged or cut short.*Received: .*model.ckpt$"),
-        ("index", lambda f: cut(f, 100), "damaged or cut short.*Received: .*model.ckpt$"),
-        ("index", lambda f: cut(f, 0), "damaged or cut short.*Received: .*model.ckpt$"),
+        ("data", lambda f: f.unlink(), "data files .* are missing. Received: .*ckpt.index al"),
+        ("data", lambda f: cut(f, 1000), "damaged or truncated.*Received: .*model.ckpt$"),
+        ("data", flip, "damaged or truncated.*Received: .*model.ckpt$"),
+        ("index", lambda f: cut(f, 100), "damaged or truncated.*Received: .*model.ckpt$"),
+        ("index", lambda f: cut(f, 0), "damaged or truncated.*Received: .*model.ckpt$"),
     ],
 )
 def test_damaged_files_are_named(tmp_path, file, damage, message):
@@ -90,5 +90,5 @@ def test_a_missing_index_is_named(tmp_path):
     write(tmp_path)
     (tmp_path / "model.ckpt.index").unlink()
     assert holds_checkpoint(tmp_path)
-    with pytest.raises(ValueError, match=r"the first is missing. Received: "):
+    with pytest.raises(ValueError, match=r"the .index file is missing. Received: "):
         find_checkpoint(tmp_path)

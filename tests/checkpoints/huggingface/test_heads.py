@@ -94,19 +94,19 @@ def test_two_heads_of_one_name_are_refused():
 
 def test_a_head_without_a_name_there_is_refused():
     config = tiny_config(num_segments=0, pooler_activation="relu")
-    with pytest.raises(ValueError, match=r"no name there. Received: sentence/dense/kernel"):
+    with pytest.raises(ValueError, match=r"no counterpart of .* Received: sentence/dense/kernel"):
         export_model(config, arrays("sentence"))
 
 
 def test_a_sentence_head_of_another_objective_is_refused():
     order = {"kind": "pretrain", "next_sentence": False, "sentence_order": True}
     with pytest.raises(
-        ValueError, match=r"BERT is of the objective next_sentence. Received: a hea"
+        ValueError, match=r"BERT must have the objective next_sentence. Received: a hea"
     ):
         export_model(tiny_config(), arrays("sentence"), task=order)
     shared = tiny_config(num_layer_groups=1)
     assert export_model(shared, arrays("sentence"), task=order)
-    with pytest.raises(ValueError, match="ALBERT is of the objective sentence_order"):
+    with pytest.raises(ValueError, match="ALBERT must have the objective sentence_order"):
         export_model(shared, arrays("sentence"), task={"next_sentence": True})
 
 
@@ -177,7 +177,7 @@ def test_a_cross_encoder_s_activation_is_told_of(said, told, caplog):
     content, there = export_model(tiny_config(), one)
     found = import_model({**content, **said}, there, "a folder")
     assert found.task == {"kind": "regress"}
-    expected = "are logits: sentence-transformers gives sigmoid of them, by a folder"
+    expected = "are logits: sentence-transformers applies sigmoid to them, according to a folder"
     assert caplog.text.count(expected) == len(caplog.records) == int(told)
 
 

@@ -106,7 +106,7 @@ def test_every_value_is_read(key, value, field, expected):
         ({"model_type": "t5"}, "architectures bert.*Received: 't5' in there"),
         ({"position_embedding_type": "relative_key"}, "must be 'absolute'.*'relative_key'"),
         ({"is_decoder": True}, "`is_decoder` must be False.*True"),
-        ({"rotary_base": 1}, "Every key .* understood.*unknown rotary_base in there"),
+        ({"rotary_base": 1}, "Every key .* supported.*unknown rotary_base in there"),
         ({"hidden_act": "mish"}, "The activation must be one of gelu, .*'mish' in there"),
         ({"hidden_size": 770}, "multiple of `num_heads`"),
     ],
@@ -118,7 +118,7 @@ def test_a_config_that_is_not_understood_is_refused(changes, message):
 
 def test_a_missing_size_is_named():
     content = {k: v for k, v in BERT_BASE.items() if k != "vocab_size"}
-    with pytest.raises(ValueError, match=r"must give vocab_size. Received: there"):
+    with pytest.raises(ValueError, match=r"must have vocab_size. Received: there"):
         read_config(content, "there")
 
 

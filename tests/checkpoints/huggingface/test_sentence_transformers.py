@@ -59,7 +59,7 @@ def edit(path, **changes):
 def test_what_is_written_is_read(tokenizer, tmp_path, settings, caplog):
     task = make(tokenizer, **settings)
     task.save_to_preset(tmp_path, "huggingface")
-    assert "no place" not in caplog.text
+    assert "does not support" not in caplog.text
     loaded = Task.from_preset(tmp_path)
     assert isinstance(loaded, TextEmbedder)
     assert loaded.settings == task.settings
@@ -73,7 +73,7 @@ def test_what_is_written_is_read(tokenizer, tmp_path, settings, caplog):
 
 def test_settings_of_training_have_no_place_there(tokenizer, tmp_path, caplog):
     make(tokenizer, matryoshka=(4, 8)).save_to_preset(tmp_path, "huggingface")
-    assert "no place for settings of the task: matryoshka=[4, 8]" in caplog.text
+    assert "does not support these settings of the task: matryoshka=[4, 8]" in caplog.text
 
 
 def test_another_task_takes_the_modules_away(tokenizer, tmp_path):
@@ -123,13 +123,13 @@ def test_another_similarity_is_told_of(tokenizer, tmp_path, name, told, caplog):
     caplog.clear()
     read_checkpoint(tmp_path)
     assert caplog.text.count("kbert's similarity is the cosine") == int(told)
-    assert ("compares by 'dot', by " in caplog.text) == told
+    assert ("uses 'dot', according to " in caplog.text) == told
 
 
 @pytest.mark.parametrize(
     ("file", "changes", "message"),
     [
-        ("1_Pooling/config.json", {"pooling_mode": "lasttoken"}, "pools by one of .*lasttoken"),
+        ("1_Pooling/config.json", {"pooling_mode": "lasttoken"}, "must be one of .*lasttoken"),
         ("1_Pooling/config.json", {"include_prompt": False}, "include_prompt=False"),
         ("1_Pooling/config.json", {"pooling_mode_max_tokens": True}, "mean_tokens.*max_tokens"),
         ("2_Dense/config.json", {"activation_function": "my.Own"}, "one of .*Received: 'my.Own'"),
@@ -142,13 +142,13 @@ def test_another_similarity_is_told_of(tokenizer, tmp_path, name, told, caplog):
         (
             "config_sentence_transformers.json",
             {"truncate_dim": 8},
-            r"cut vectors\[:, :n\]. Received: truncate_dim=8 in ",
+            r"with vectors\[:, :n\]. Received: truncate_dim=8 in ",
         ),
-        ("sentence_bert_config.json", {"do_lower_case": True}, "lower case are the tokenizer's"),
+        ("sentence_bert_config.json", {"do_lower_case": True}, "lowercased by the tokenizer"),
         (
             "sentence_bert_config.json",
             {"max_seq_length": 9.5},
-            "a whole one. Received: 9.5 for .*sentence_bert_config.json",
+            "a whole number of tokens. Received: 9.5 for .*sentence_bert_config.json",
         ),
     ],
 )
@@ -163,10 +163,10 @@ def test_what_kbert_does_not_have_is_refused(tokenizer, tmp_path, file, changes,
 @pytest.mark.parametrize(
     ("modules", "message"),
     [
-        ("{", "is a list of modules"),
-        ('[{"type": 3}]', "is a list of modules"),
-        ('[{"type": "x.Transformer", "path": ""}]', "A module Pooling must be there"),
-        ('[{"type": "x.Pooling", "path": "../a"}]', "folders beside .*'../a'"),
+        ("{", "must be a list of modules"),
+        ('[{"type": 3}]', "must be a list of modules"),
+        ('[{"type": "x.Transformer", "path": ""}]', "must have a module Pooling"),
+        ('[{"type": "x.Pooling", "path": "../a"}]', "folders next to .*'../a'"),
         ('[{"type": "x.Pooling", "path": "1_Pooling"}, {"type": "x.LSTM", "path": "2"}]', "LSTM"),
     ],
 )
@@ -228,9 +228,9 @@ def test_a_reranker_has_one_module(tokenizer, tmp_path, labels, caplog):
     caplog.clear()
     loaded = Task.from_preset(tmp_path)
     assert (type(loaded), loaded.max_length) == (kind, 12)
-    assert "not used, as kbert puts no prompts before the texts of a pair" in caplog.text
+    assert "not used, as kbert does not support prompts for texts of a pair" in caplog.text
     here = "softmax of its logits, with multi_label=True sigmoid: " if labels == 3 else "logits: "
-    assert f"are {here}sentence-transformers gives sigmoid of them" in caplog.text
+    assert f"are {here}sentence-transformers applies sigmoid to them" in caplog.text
     found = loaded.predict(pairs)
     if labels == 1:
         np.testing.assert_allclose(found, expected, atol=1e-6)
@@ -262,7 +262,7 @@ def test_rows_of_a_classifier_are_cut_where_the_tokenizer_says(
     assert TextClassifier.from_preset(tmp_path, max_length=8).max_length == 8
     for length in ("long", float("nan"), 0.5):
         edit(tmp_path / "tokenizer_config.json", model_max_length=length)
-        message = rf"row is a number of tokens, .*: {length!r} for .*tokenizer_config.json"
+        message = rf"must be a whole number of tokens.*: {length!r} for .*tokenizer_config.json"
         with pytest.raises(ValueError, match=message):
             TextClassifier.from_preset(tmp_path)
 
@@ -284,7 +284,7 @@ def test_the_reranker_s_own_file_decides_its_longest_row(tokenizer, tmp_path, le
         (False, "Softmax", None),
         (False, "Identity", None),  # the order of classes is the same
         (True, "Sigmoid", None),
-        (True, "Tanh", "sigmoid of its logits: sentence-transformers gives tanh of them"),
+        (True, "Tanh", "sigmoid of its logits: sentence-transformers applies tanh to them"),
     ],
 )
 def test_another_activation_of_a_classifier_is_told(
@@ -304,7 +304,7 @@ def test_another_activation_of_a_classifier_is_told(
 def test_the_longest_row_of_a_classifier_is_written_too(tokenizer, tmp_path, caplog):
     task = TextClassifier(make(tokenizer).encoder, tokenizer, labels=["a", "b"], max_length=32)
     task.save_to_preset(tmp_path, "huggingface")
-    assert "no place" not in caplog.text
+    assert "does not support" not in caplog.text
     content = json.loads((tmp_path / "tokenizer_config.json").read_text())
     assert content["model_max_length"] == 32
     assert TextClassifier.from_preset(tmp_path).max_length == 32

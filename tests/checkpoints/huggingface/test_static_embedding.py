@@ -147,11 +147,11 @@ def test_sentence_transformers_reads_what_is_written(tmp_path):
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
-        ({"embeddings": TABLE[:, 0]}, r"is `embeddings` \(R, D\).*Received: embeddings \(8,\)"),
+        ({"embeddings": TABLE[:, 0]}, r"contain `embeddings` \(R, D\).*: embeddings \(8,\)"),
         ({"vectors": TABLE}, r"Received: vectors \(8, 5\) in .*model.safetensors"),
         ({"embeddings": TABLE[:5]}, r"a row for each of the 11 tokens. Received: 5 rows"),
         ({"embeddings": TABLE, "weights": np.ones(3)}, r"a number for each of 8.*shape \(3,\)"),
-        ({"embeddings": TABLE, "mapping": np.arange(8) + 1}, r"which of the 8 rows"),
+        ({"embeddings": TABLE, "mapping": np.arange(8) + 1}, r"index of the 8 rows"),
         ({"embeddings": TABLE, "mapping": np.zeros(8)}, r"Received: float64 of shape \(8,\)"),
     ],
 )
@@ -164,7 +164,7 @@ def test_other_modules_are_refused(tmp_path):
     model2vec(tmp_path)
     types = [f"sentence_transformers.models.{x}" for x in ("StaticEmbedding", "Dense")]
     (tmp_path / "modules.json").write_text(json.dumps([{"path": "", "type": x} for x in types]))
-    with pytest.raises(ValueError, match=r"at most a Normalize besides. Received: Dense in"):
+    with pytest.raises(ValueError, match=r"no other module than Normalize. Received: Dense in"):
         TextEmbedder.from_preset(tmp_path)
     model2vec(tmp_path, normalize="yes")
     with pytest.raises(ValueError, match=r"`normalize` must be true or false. Received: 'yes'"):
@@ -190,5 +190,5 @@ def test_what_has_no_place_there(tmp_path, settings, options, message):
 
 
 def test_an_encoder_alone_has_no_tokenizer_to_write(tmp_path):
-    with pytest.raises(ValueError, match=r"hold a tokenizer.json.*Received: no tokenizer"):
+    with pytest.raises(ValueError, match=r"requires a tokenizer.json.*Received: no tokenizer"):
         make().encoder.save_to_preset(tmp_path, "huggingface")

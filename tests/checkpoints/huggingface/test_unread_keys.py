@@ -122,7 +122,7 @@ def test_harmless_keys_change_nothing_and_are_named(model_type, caplog):
     found = import_model({**content, **HARMLESS}, {}, "there").config
     assert found == import_model(content, {}, "there").config
     (record,) = caplog.records
-    assert record.getMessage().startswith("there: not used, as they say nothing about the model: ")
+    assert record.getMessage().startswith("there: not used, as they do not change the model: ")
     said = record.getMessage().rpartition(": ")[2].split(", ")
     known = {*architectures()[model_type].ignored}
     assert said == [key for key in HARMLESS if key not in known]
@@ -138,8 +138,8 @@ def test_keys_that_may_change_the_model_are_refused(model_type, key, caplog):
     if key in own or (model_type, key) == ("longformer", "attention_window"):
         pytest.skip("its own; tests/checkpoints/huggingface/test_architectures.py has it")
     content = {**content_of(model_type), **HARMLESS, key: OTHER_MODELS[key]}
-    unknown = f"Every key .* understood.*Received: unknown {key} in"
-    with pytest.raises(ValueError, match=f"{unknown}|`{key}` must be .* that kbert reads"):
+    unknown = f"Every key .* supported.*Received: unknown {key} in"
+    with pytest.raises(ValueError, match=f"{unknown}|`{key}` must be .* that kbert supports"):
         import_model(content, {}, "there")
     assert not caplog.records
 

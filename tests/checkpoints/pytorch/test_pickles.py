@@ -30,7 +30,7 @@ def test_what_python_2_wrote():
     # {"é": ["x"]}, as its cPickle wrote texts: in one byte of length, and in four.
     content = b"\x80\x02}q\x00U\x02\xc3\xa9q\x01]q\x02T\x01\x00\x00\x00xas."
     assert read_pickle(content, "memory").value == {"é": ["x"]}
-    with pytest.raises(ValueError, match=r"a text that is no UTF-8.*Received: byte 2 of memory"):
+    with pytest.raises(ValueError, match=r"a text that is not UTF-8.*Received: byte 2 of memory"):
         read_pickle(b"\x80\x02U\x01\xff.", "memory")
 
 
@@ -89,8 +89,8 @@ def test_no_code_is_run(tmp_path, monkeypatch):
     [
         (b"cos\nsystem\n.", "nothing else is looked up.*Received: os.system at byte 0 of memory"),
         (b"\x80\x02N(\x81.", "a value is missing"),
-        (b"\x80\x02I1\n.", "containers alone. Received: INT at byte 2 of memory"),
-        (b"", r"cut short, or not one of weights .*Received: byte 0 of memory"),
+        (b"\x80\x02I1\n.", "plain containers. Received: INT at byte 2 of memory"),
+        (b"", r"truncated or not one of weights .*Received: byte 0 of memory"),
         (b"\x80\x02N", "pickle exhausted before seeing STOP"),
         (b"\x80\x02.", "more or less than one value"),
         (b"\x80\x02NN.", "more or less than one value"),
@@ -109,10 +109,10 @@ def test_no_code_is_run(tmp_path, monkeypatch):
         (b"ctorch\nSize\n)R.", "torch.Size with 0 arguments"),
         (b"ctorch\nSize\nN\x85R.", "a shape is None"),
         (b"ccollections\nOrderedDict\nN\x85R.", "the content of a dict is None"),
-        (b"ccollections\nOrderedDict\n]Na\x85R.", "the content of a dict is no pairs"),
+        (b"ccollections\nOrderedDict\n]Na\x85R.", "the content of a dict is not pairs"),
         (b"\x80\x02NNb.", "what gets attributes is None"),
         (b"\x80\x02NQ.", "a storage's description is None"),
-        (b"\x80\x02X\x06\x00\x00\x00module\x85Q.", "a persistent id that is not of a storage"),
+        (b"\x80\x02X\x06\x00\x00\x00module\x85Q.", "a persistent id that is not a storage's"),
         (b"\x80\x02\x8a\x11" + b"\x7f" * 17 + b".", "more than 128 bits"),
         (b"\x80\x02\x8b\x01\x00\x00\x00\x01.", "Received: LONG4"),
         (b"\x80\x02X\xff\xff\xff\x7fx.", "expected 2147483647 bytes"),
@@ -138,12 +138,12 @@ BUILT = b"ctorch._utils\n_rebuild_tensor_v2\n(%bQ%bNN\x89NtR."
         (b"ctorch._utils\n_rebuild_tensor_v2\n(NK\x00))\x89NtR.", "a tensor's storage is None"),
         (b"ctorch._utils\n_rebuild_parameter\nNNN\x87R.", "a parameter's data is None"),
         (STORAGE.replace(b"FloatStorage", b"float32") + b"Q.", "a storage's class is torch.float3"),
-        (STORAGE.replace(b"K\x06", b"\x88") + b"Q.", "a storage's lengths are no sizes"),
-        (STORAGE.replace(b"K\x06", b"J\xff\xff\xff\xff") + b"Q.", "lengths are no sizes"),
-        (STORAGE.replace(b"K\x06", b"K\x06K\x01\x85") + b"Q.", "no key, start and length"),
+        (STORAGE.replace(b"K\x06", b"\x88") + b"Q.", "a storage's lengths are not sizes"),
+        (STORAGE.replace(b"K\x06", b"J\xff\xff\xff\xff") + b"Q.", "lengths are not sizes"),
+        (STORAGE.replace(b"K\x06", b"K\x06K\x01\x85") + b"Q.", "not a key, start and length"),
         (
             STORAGE + b"Q" + STORAGE.replace(b"FloatStorage", b"LongStorage") + b"Q.",
-            "storage '0' is of two types or lengths",
+            "storage '0' has two types or lengths",
         ),
         (STORAGE.replace(b"X\x01\x00\x00\x000", b"K\x00") + b"Q.", "a storage's key is 0"),
     ],
@@ -156,9 +156,9 @@ def test_tensors_that_are_none(content, message):
 @pytest.mark.parametrize(
     ("offset", "shape", "strides", "message"),
     [
-        (b"J\xff\xff\xff\xff", b")", b")", "are no sizes"),
-        (b"K\x00", b"\x88\x85", b"K\x01\x85", "are no sizes"),
-        (b"K\x00", b"K\x02\x85", b"J\xff\xff\xff\xff\x85", "are no sizes"),
+        (b"J\xff\xff\xff\xff", b")", b")", "are not sizes"),
+        (b"K\x00", b"\x88\x85", b"K\x01\x85", "are not sizes"),
+        (b"K\x00", b"K\x02\x85", b"J\xff\xff\xff\xff\x85", "are not sizes"),
         (b"K\x00", b"K\x02\x85", b")", "of different lengths"),
         (b"K\x00", b"N", b")", "shape or strides is None"),
         (b"K\x00", b"(%bt" % (b"K\x01" * 33), b"(%bt" % (b"K\x01" * 33), "more than 32 axes"),

@@ -66,8 +66,8 @@ def test_a_corrupt_record_is_named_with_its_file(reader):
     with pytest.raises(tf.errors.InvalidArgumentError, match=where) as in_a_graph:
         tf.function(windows.get_next)()
     for error in (eager, in_a_graph):
-        line = f"{where} missing, truncated or corrupt (verify_corpus, of rows StoredRows.verify, "
-        line += "reads it all)"
+        line = f"{where} missing, truncated or corrupt (verify_corpus, or StoredRows.verify for "
+        line += "rows, checks every record)"
         assert unreadable_record(error.value) == line
 
 

@@ -70,7 +70,7 @@ def test_another_format_version(folder):
 
 
 def test_an_unknown_split(folder):
-    with pytest.raises(ValueError, match=r"it has \['train'\]. Received: split='dev'"):
+    with pytest.raises(ValueError, match=r"has the splits \['train'\]. Received: split='dev'"):
         read_manifest(folder).shard_paths("dev")
 
 
@@ -85,13 +85,13 @@ def test_a_truncated_shard_is_seen_when_the_folder_is_opened(folder):
     path = shard(folder)
     size = os.path.getsize(path)
     os.truncate(path, size - 1)
-    with pytest.raises(ValueError, match=rf"truncated.* says {size} bytes. Received: {size - 1}"):
+    with pytest.raises(ValueError, match=rf"truncated.* lists {size} bytes. Received: {size - 1}"):
         read_manifest(folder)
 
 
 def test_a_missing_shard(folder):
     os.remove(shard(folder))
-    with pytest.raises(FileNotFoundError, match=r"tfrecord is named in the manifest and is not"):
+    with pytest.raises(FileNotFoundError, match=r"tfrecord is listed in the manifest but does not"):
         read_manifest(folder)
 
 
@@ -110,16 +110,18 @@ def test_an_index_that_does_not_fit(folder):
     path = records.index_path(shard(folder))
     table = np.load(path)
     np.save(path, table + np.array([0, 1, 0, 0]))
-    with pytest.raises(ValueError, match=r"record 0 at byte 0 does not fit its index"):
+    with pytest.raises(ValueError, match=r"record 0 at byte 0 does not match its index"):
         verify_corpus(folder)
     np.save(path, table[:-1])
-    with pytest.raises(ValueError, match=r"index\.npy does not fit the manifest.*shape \(1, 4\)"):
+    with pytest.raises(ValueError, match=r"index\.npy does not match the manifest.*shape \(1, 4\)"):
         verify_corpus(folder)
 
 
 def test_ids_outside_the_vocabulary(folder):
     edit(folder, lambda content: content.update(vocabulary_size=50))
-    with pytest.raises(ValueError, match=r"outside the vocabulary of 50 entries. Received: "):
+    with pytest.raises(
+        ValueError, match=r"ids must be below 50, the size of the vocabulary. Received: "
+    ):
         verify_corpus(folder)
 
 
@@ -145,10 +147,12 @@ def test_a_manifest_that_is_cut_off_or_incomplete(folder):
     whole = path.read_text()
     for content in ("", whole[: len(whole) // 2]):
         path.write_text(content)
-        with pytest.raises(ValueError, match=rf"a corpus must be JSON.*cut off.*ceived: {path}"):
+        with pytest.raises(ValueError, match=rf"a corpus must be JSON.*truncated.*ceived: {path}"):
             read_manifest(folder)
     path.write_text("[]")
-    with pytest.raises(ValueError, match=rf"a corpus must.* hold a JSON object. Received: {path}"):
+    with pytest.raises(
+        ValueError, match=rf"a corpus must.* contain a JSON object. Received: {path}"
+    ):
         read_manifest(folder)
     for missing in ("splits", "token_dtype"):
         path.write_text(whole)
@@ -187,10 +191,12 @@ def test_an_index_that_is_cut_off_empty_or_missing(folder):
     size = os.path.getsize(path)
     for kept in (size - 8, 20, 0):
         os.truncate(path, kept)
-        with pytest.raises(ValueError, match=rf"{path} is cut off.*2 rows.*Received: {kept} bytes"):
+        with pytest.raises(
+            ValueError, match=rf"{path} is truncated.*2 rows.*Received: {kept} bytes"
+        ):
             read_manifest(folder).index()
     os.remove(path)
-    with pytest.raises(FileNotFoundError, match=rf"{path} is named in the manifest"):
+    with pytest.raises(FileNotFoundError, match=rf"{path} is listed in the manifest"):
         read_manifest(folder).index()
 
 

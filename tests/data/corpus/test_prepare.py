@@ -174,7 +174,7 @@ def test_over_long_documents_are_counted_in_the_manifest(tmp_path, tokenizer, mo
     manifest = prepare_corpus(tmp_path / "a.txt", tmp_path / "out", tokenizer)
     assert manifest.counts["cut_documents"] == 1
     assert sum(split.documents for split in manifest.splits.values()) > 10
-    assert "1 over-long documents cut into parts" in manifest.summary()
+    assert "1 over-long documents split into parts" in manifest.summary()
 
 
 def test_large_vocabularies_are_stored_in_32_bits(tmp_path, tiny_vocabulary):
@@ -216,9 +216,13 @@ def test_a_finished_folder_is_taken_as_it_is(corpus, tmp_path, tokenizer, monkey
         patch.setattr(chunks, "chunks", lambda _: pytest.fail("read again"))
         assert prepare_corpus(f"{corpus}/*", out, tokenizer) == first
     before = contents(out)
-    with pytest.raises(ValueError, match=r"prepared otherwise.*held_out_share was 0\.01, is 0\.5"):
+    with pytest.raises(
+        ValueError, match=r"prepared with other settings.*held_out_share was 0\.01, is 0\.5"
+    ):
         prepare_corpus(f"{corpus}/*", out, tokenizer, held_out_share=0.5)
-    with pytest.raises(ValueError, match=r"prepared otherwise.*sources, or files among them"):
+    with pytest.raises(
+        ValueError, match=r"prepared with other settings.*the sources, or files in them"
+    ):
         prepare_corpus(f"{corpus}/*.txt", out, tokenizer)
     assert contents(out) == before
 

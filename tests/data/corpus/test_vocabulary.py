@@ -95,9 +95,13 @@ def test_a_vocabulary_of_unknown_origin_is_not_taken(text, folder, trainings):
 def test_another_kind_of_unknown_origin_is_left_alone(text, folder):
     train_or_reuse_tokenizer(folder, text, 60)
     os.remove(folder / vocabulary.RECORD)
-    with pytest.raises(ValueError, match=r"holds one tokenizer. .*kind unigram, with vocab.txt"):
+    with pytest.raises(
+        ValueError, match=r"can contain only one tokenizer. .*kind unigram, with vocab.txt"
+    ):
         train_or_reuse_tokenizer(folder, text, 60, kind="unigram")
-    with pytest.raises(ValueError, match=r"holds one tokenizer. .*kind words, with vocab.txt"):
+    with pytest.raises(
+        ValueError, match=r"can contain only one tokenizer. .*kind words, with vocab.txt"
+    ):
         train_or_reuse_tokenizer(folder, text, 0, kind="words")
     assert load_tokenizer(folder).kind == "wordpiece"
 
@@ -106,13 +110,15 @@ def test_the_vocabulary_of_finished_shards_stays(text, folder):
     first = train_or_reuse_tokenizer(folder, text, 60)
     (folder / "manifest.json").write_text("{}")
     assert train_or_reuse_tokenizer(folder, text, 60).checksum == first.checksum
-    rule = "holds shards that were made with another vocabulary; choose another folder. Received: "
+    rule = (
+        "contains shards that were made with another vocabulary; choose another folder. Received: "
+    )
     changes = "vocabulary_size was 60, is 61; lowercase was None, is False$"
     with pytest.raises(ValueError, match=rule + changes):
         train_or_reuse_tokenizer(folder, text, 61, lowercase=False)
     before = text.read_text()
     text.write_text(f"{before}\n\nMore of it.")
-    with pytest.raises(ValueError, match=r"made of other data; choose another.*Received: other"):
+    with pytest.raises(ValueError, match=r"made from other data; choose another.*Received: other"):
         train_or_reuse_tokenizer(folder, text, 60)
     text.write_text(before)
     assert load_tokenizer(folder).vocabulary == first.vocabulary

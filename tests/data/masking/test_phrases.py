@@ -113,8 +113,8 @@ def test_phrases_that_cannot_be_spelt_are_named(tokenizer):
 @pytest.mark.parametrize(
     ("phrases", "message"),
     [
-        ([], "`phrases` must hold at least one phrase. Received: none"),
-        (["dog", "fox"], "must hold a phrase of at least two tokens.*Received: "),
+        ([], "`phrases` must contain at least one phrase. Received: none"),
+        (["dog", "fox"], "must contain a phrase of at least two tokens.*Received: "),
         (["the dog", 3], "must be a path or a sequence of strings. Received: 3 of type int"),
     ],
 )
@@ -128,7 +128,7 @@ def test_a_lexicon_that_is_not_utf_8_is_refused_by_line(tokenizer, tmp_path):
     path.write_bytes(b"the dog\n\xff\xfe\n")
     with pytest.raises(ValueError, match=r"lexicon.txt, line 2: .* UTF-8. Received: b'.xff"):
         read_phrases(path, tokenizer)
-    with pytest.raises(FileNotFoundError, match=r"No lexicon .*Received: .*nowhere"):
+    with pytest.raises(FileNotFoundError, match=r"No such lexicon .*Received: .*nowhere"):
         read_phrases(tmp_path / "nowhere", tokenizer)
 
 

@@ -157,13 +157,15 @@ def test_what_is_no_pair_or_no_corpus_of_pairs_is_refused(folder, shards, tokeni
     with pytest.raises(ValueError, match=r"texts with their translations in .*segments=None"):
         kbert.data.causal_dataset(shards, tokenizer, sequence_length=8, batch_size=2)
     pairs = read_pairs(folder / "text.en", folder / "text.de").aligned_documents()
-    with pytest.raises(ValueError, match=r"corpus of their own.*2 sources, and 1 of them"):
+    with pytest.raises(ValueError, match=r"for all texts or for none.*2 sources, 1 of them"):
         prepare_corpus([pairs, folder / "alone.txt"], tmp_path / "both", tokenizer)
     (tmp_path / "short.de").write_text("g1\n")
     uneven = read_pairs(folder / "text.en", tmp_path / "short.de").aligned_documents()
     with pytest.raises(ValueError, match=r"short\.de"):
         prepare_corpus(uneven, tmp_path / "uneven", tokenizer)
-    with pytest.raises(ValueError, match=r"holds a corpus that was prepared otherwise"):
+    with pytest.raises(
+        ValueError, match=r"contains a corpus that was prepared with other settings"
+    ):
         prepare_corpus(folder / "text.en", shards, tokenizer, held_out_share=0.1)
 
 

@@ -237,7 +237,7 @@ def test_two_documents_are_enough(tmp_path, write_corpus, tokenizer):
 
 def test_one_document_is_refused_unless_nothing_comes_next(tmp_path, write_corpus, tokenizer):
     write_corpus(tmp_path, [[30] * 20], tokenizer, shards=1)
-    with pytest.raises(ValueError, match=r"needs 2.*Received: 1 document"):
+    with pytest.raises(ValueError, match=r"requires 2.*Received: 1 document"):
         small(tmp_path, tokenizer)
     found, _ = rows(small(tmp_path, tokenizer, next_sentence=False), take=4)
     assert len(found["token_ids"]) == 48
@@ -251,13 +251,13 @@ def test_settings_out_of_range_are_refused(corpus, tokenizer):
         ),
         ({"masking": "words"}, "`masking` must be one of token, .*Received: 'words'"),
         ({"segments": "triples"}, "`segments` must be one of pairs, .*Received: 'triples'"),
-        ({"segments": "halves", "next_sentence": True}, "Next sentences are predicted with segm"),
+        ({"segments": "halves", "next_sentence": True}, "`next_sentence` must be True with segm"),
         ({"segments": "pairs", "next_sentence": False}, "Received: next_sentence=False, segm"),
         ({"replacement": (0.8, 0.3)}, "`replacement` must be two shares.*Received: replacement"),
         ({"replacement": (0.8,)}, "`replacement` must be a sequence of 2, .*Received: .0.8,."),
-        ({"masking": "independent", "replacement": (0.8, 0.1)}, "has no random tokens"),
-        ({"masking": "phrase"}, 'masking="phrase" needs `phrases`.*phrases=None'),
-        ({"phrases": ["a b"]}, "no other masking reads them. Received: masking='token'"),
+        ({"masking": "independent", "replacement": (0.8, 0.1)}, "must have no random tokens"),
+        ({"masking": "phrase"}, 'masking="phrase" requires `phrases`.*phrases=None'),
+        ({"phrases": ["a b"]}, "no other masking uses them. Received: masking='token'"),
         ({"static_masks": 0}, "`static_masks` must be a whole number of at least 1"),
         (
             {"masked_share": 0.0},
@@ -275,7 +275,7 @@ def test_settings_out_of_range_are_refused(corpus, tokenizer):
         ({"epochs": 0}, "`epochs` must be a whole number of at least 1 or None"),
         ({"threads": 0}, "`threads` must be a whole number of at least 1 or None"),
         ({"start": (0, 99, 0)}, "`start` must be .*Received: start=.0, 99, 0."),
-        ({"split": "test"}, "no split of that name.*Received: split='test'"),
+        ({"split": "test"}, "has the splits.*Received: split='test'"),
     ]:
         with pytest.raises(ValueError, match=message):
             small(corpus, tokenizer, **changes)

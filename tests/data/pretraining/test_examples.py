@@ -141,7 +141,7 @@ def test_rows_of_a_causal_language_model(tokenizer):
     out = io.StringIO()
     show_examples(tf.data.Dataset.from_tensors(batch), tokenizer, file=out)
     assert out.getvalue().splitlines() == [
-        "4 tokens, each predicted from all before it, first of all [SEP]",
+        "4 tokens, each predicted from [SEP] and the tokens before it",
         "  the red fox [SEP]",
     ]
 
@@ -159,7 +159,7 @@ def test_rows_of_sentence_pairs(tokenizer):
     out = io.StringIO()
     show_examples(tf.data.Dataset.from_tensors(batch), tokenizer, file=out)
     assert out.getvalue().splitlines() == [
-        "3 tokens to 4, each predicted from all before it and [CLS]",
+        "3 source tokens and 4 target tokens, each predicted from [CLS] and the targets before it",
         "  source: the fox [SEP]",
         "  target: the red fox [SEP]",
     ]
@@ -181,7 +181,7 @@ def test_examples_of_a_packed_row(tokenizer):
     out = io.StringIO()
     show_examples(tf.data.Dataset.from_tensors(batch), tokenizer, n=1, file=out)
     assert out.getvalue().splitlines() == [
-        "a row of 2 examples, 7 of 8 tokens",
+        "a sequence of 2 examples, 7 of 8 tokens",
         "4 tokens, 1 predicted: 1 masked, 0 random, 0 kept; next: actual",
         "  [CLS] the {fox -> [MASK]} [SEP]",
         "3 tokens, 1 predicted: 0 masked, 0 random, 1 kept; next: random",

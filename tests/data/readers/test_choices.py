@@ -109,18 +109,33 @@ def test_cosmos(tmp_path):
 @pytest.mark.parametrize(
     ("format", "name", "content", "match"),
     [
-        ("codah", "a.tsv", "o\ta\tb\tc\td\te\n", "line 1: CODAH has 7 columns.*Received: 6"),
+        (
+            "codah",
+            "a.tsv",
+            "o\ta\tb\tc\td\te\n",
+            "line 1: a row of CODAH must have 7 columns.*Received: 6",
+        ),
         ("codah", "a.tsv", "o\ta\tb\tc\td\te\t4\n", "line 1: the label must be 0 to 3.*'4'"),
-        ("cosmos", "a.csv", "id,context\nx,y\n", r"line 2: the row has no text \['question', "),
+        ("cosmos", "a.csv", "id,context\nx,y\n", r"line 2: the row lacks the texts \['question', "),
         ("cosmos", "a.csv", "id,context\n", "holds no rows"),
-        ("swag", "a.jsonl", '{"sent1": 3}', "line 1: the row has no text .'sent1'"),
+        ("swag", "a.jsonl", '{"sent1": 3}', "line 1: the row lacks the texts .'sent1'"),
         ("race", "a.txt", "{", "is not an article of RACE"),
-        ("race", "a.txt", [], "an article is an object. Received: list"),
-        ("race", "a.txt", {**ARTICLE, "answers": ["A"]}, "as many 'questions', 'options'"),
+        ("race", "a.txt", [], "an article must be a JSON object. Received: list"),
+        ("race", "a.txt", {**ARTICLE, "answers": ["A"]}, "the same length: 'questions', 'options'"),
         ("race", "a.txt", {**ARTICLE, "answers": ["A", "E"]}, "question 1 must be one of.*'E'"),
-        ("race", "a.txt", {**ARTICLE, "options": [["a"], ["b", "c"]]}, "RACE has a text 'article'"),
+        (
+            "race",
+            "a.txt",
+            {**ARTICLE, "options": [["a"], ["b", "c"]]},
+            "RACE must have a string 'article'",
+        ),
         ("race", "a.txt", {"article": "x"}, r"Received: \['article'\]"),
-        ("race", "a.jsonl", '{"article": "x", "question": "y"}', "line 1: RACE has a text"),
+        (
+            "race",
+            "a.jsonl",
+            '{"article": "x", "question": "y"}',
+            "line 1: an article of RACE must have",
+        ),
     ],
 )
 def test_malformed_rows_are_named(tmp_path, format, name, content, match):
@@ -133,12 +148,14 @@ def test_a_label_in_some_rows_only_is_named(tmp_path):
     rows = [{**ARTICLE}, {**ARTICLE}]
     del rows[1]["answers"]
     path = write(tmp_path / "a.jsonl", "\n".join(map(json.dumps, rows)))
-    with pytest.raises(ValueError, match=r"a.jsonl, line 2: a label is .*Received: None"):
+    with pytest.raises(ValueError, match=r"a.jsonl, line 2: a label must be .*Received: None"):
         read_choices(path, format="race")
 
 
 def test_unknown_formats_and_empty_folders(tmp_path):
-    with pytest.raises(ValueError, match=r"format is one of \['swag', 'race'.*Received: 'arc'"):
+    with pytest.raises(
+        ValueError, match=r"format must be one of \['swag', 'race'.*Received: 'arc'"
+    ):
         read_choices(tmp_path, format="arc")
     with pytest.raises(FileNotFoundError, match="No file matches"):
         read_choices(tmp_path, format="race")

@@ -68,8 +68,8 @@ def test_several_files(tmp_path):
         ("a\tO\nb\n", "line 2: the line has 1 columns, words have 2. Received: 'b'"),
         ("a\tO\nb c\tX\tY\n", "line 2: the line has 3 columns"),
         ("a\tO\n#tag\n", "line 2: the line has 1 columns"),
-        ("a\tO\nb\t\n", "line 2: a word and its tag are not empty. Received: 'b' and ''"),
-        ("a\tO\n\tO\n", "line 2: a word and its tag are not empty"),
+        ("a\tO\nb\t\n", "line 2: a word and its tag must not be empty. Received: 'b' and ''"),
+        ("a\tO\n\tO\n", "line 2: a word and its tag must not be empty"),
         ("# only\n\n", "holds no words|has 0 columns"),
         ("", "is empty"),
     ],
@@ -83,7 +83,7 @@ def test_columns_that_are_not_there(tmp_path):
     path = write(tmp_path / "a.conll", "a\tO\n")
     with pytest.raises(ValueError, match=r"has 2 columns. Received: the column 2"):
         read_conll(path, column=2)
-    with pytest.raises(ValueError, match=r"no column called 'ner'; its names are \[\]"):
+    with pytest.raises(ValueError, match=r"no column 'ner'; its columns are \[\]"):
         read_conll(path, column="ner")
 
 
@@ -140,9 +140,12 @@ def test_conllu_passes_over_ranges_and_empty_nodes(tmp_path):
     ("content", "match"),
     [
         (row("1", "a") + "\tmore\n", "line 1: the line has 11 columns, words have 10"),
-        ("# x\n" + row("one", "a") + "\n", "line 2: an id is 1, 1-2 or 1.1. Received: 'one'"),
+        (
+            "# x\n" + row("one", "a") + "\n",
+            "line 2: an id must have the form 1, 1-2 or 1.1. Received: 'one'",
+        ),
         (row("1", "a", "_") + "\n", "line 1: the word has no upos"),
-        (row("1.1", "a") + "\n", "line 1: a sentence without words"),
+        (row("1.1", "a") + "\n", "line 1: a sentence must have words"),
         ("# only a comment\n", "holds no words"),
     ],
 )
@@ -153,7 +156,7 @@ def test_malformed_conllu_is_named(tmp_path, content, match):
 
 def test_an_unknown_column_of_conllu(tmp_path):
     path = write(tmp_path / "a.conllu", row("1", "a") + "\n")
-    with pytest.raises(ValueError, match=r"no column called 'pos'; its names are .'id', 'form'"):
+    with pytest.raises(ValueError, match=r"no column 'pos'; its columns are .'id', 'form'"):
         read_conllu(path, column="pos")
 
 

@@ -70,7 +70,7 @@ def test_a_split_without_labels_has_no_column_of_them():
     [
         ("tfds:kbert_verdicts", {"text": "body"}, r"has the features .* Received: \['body'\]"),
         ("tfds:kbert_verdicts:dev", None, "has the splits"),
-        ("tfds:kbert_no_such_thing", None, "knows no such data set"),
+        ("tfds:kbert_no_such_thing", None, "has no such data set"),
     ],
 )
 def test_unknown_names_raise(name, columns, match):

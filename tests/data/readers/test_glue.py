@@ -171,10 +171,10 @@ def test_splits_that_are_not_there(tmp_path):
         read_glue("MNLI", tmp_path)
     with pytest.raises(ValueError, match=r"AX in a folder has the splits .'test'."):
         read_glue("AX", tmp_path, split="dev")
-    with pytest.raises(FileNotFoundError, match=r"None of these files is there.*RTE/dev.tsv"):
+    with pytest.raises(FileNotFoundError, match=r"None of these files exists.*RTE/dev.tsv"):
         read_glue("RTE", tmp_path, split="dev")
     path = write(tmp_path / "dev.tsv", ["a", "1"])
-    with pytest.raises(ValueError, match="A split is of a folder"):
+    with pytest.raises(ValueError, match="split requires a folder"):
         read_glue("SST-2", path, split="dev")
 
 
@@ -197,7 +197,7 @@ def test_broken_rows_raise_or_are_counted(tmp_path, caplog):
         table = read_glue("QQP", path, on_error="count")
     assert table["id"] == ["1", "3"]
     assert table.place(1).endswith("line 5")
-    assert "2 malformed rows are left out, at the lines 3, 4" in caplog.text
+    assert "2 malformed rows are skipped, at the lines 3, 4" in caplog.text
 
 
 def test_pairs_without_a_gold_label_are_counted(tmp_path, caplog):
@@ -205,7 +205,7 @@ def test_pairs_without_a_gold_label_are_counted(tmp_path, caplog):
     path = write(tmp_path / "dev.tsv", header, ["P", "H", "-"], ["Q", "J", "neutral"])
     with caplog.at_level(logging.WARNING):
         assert read_glue("SNLI", path)["first"] == ["Q"]
-    assert "1 rows have no gold label and are left out" in caplog.text
+    assert "1 rows have no gold label and are skipped" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -215,10 +215,14 @@ def test_pairs_without_a_gold_label_are_counted(tmp_path, caplog):
         ("SST-2", [["sentence", "label"], ["a", ""]], "line 2: the label must be one of"),
         ("RTE", [["sentence1", "sentence2", "label"], ["a", "b", "no"]], "line 2: .*'entailment'"),
         ("STS-B", [["sentence1", "sentence2", "score"], ["a", "b", "x"]], "line 2: the score must"),
-        ("STS-B", [["sentence1", "sentence2", "score"], ["a", "b", "nan"]], "line 2: a label is"),
+        (
+            "STS-B",
+            [["sentence1", "sentence2", "score"], ["a", "b", "nan"]],
+            "line 2: a label must be",
+        ),
         ("CoLA", [["gj04", "1", "", "a"], ["gj04", "1", "a"]], "line 2: the row has 3 columns"),
-        ("RTE", [["0", "A", "B", "entailment"]], "line 1: not a file of RTE, whose header has"),
-        ("CoLA", [["a", "b"]], r"line 1: not a file of CoLA.*Received: \['a', 'b'\]"),
+        ("RTE", [["0", "A", "B", "entailment"]], "line 1: the header of a file of RTE must have"),
+        ("CoLA", [["a", "b"]], r"line 1: the header of a file of CoLA.*Received: \['a', 'b'\]"),
         ("RTE", [["sentence1", "sentence2"]], "holds no rows below its header"),
         ("RTE", [[""]], "holds no rows"),
         ("SNLI", [SNLI, [*"0123456", "P", "H", "neutral"]], "line 2: the row has 10 columns"),
@@ -231,7 +235,7 @@ def test_malformed_files_are_named(tmp_path, task, rows, match):
 
 
 def test_unknown_tasks_and_policies_raise(tmp_path):
-    with pytest.raises(ValueError, match=r"close names are \['sst2'.*Received: 'SST-3'"):
+    with pytest.raises(ValueError, match=r"one of GLUE, such as \['sst2'.*Received: 'SST-3'"):
         read_glue("SST-3", tmp_path)
-    with pytest.raises(ValueError, match=r"on_error is 'raise' or 'count'. Received: 'skip'"):
+    with pytest.raises(ValueError, match=r"on_error must be 'raise' or 'count'. Received: 'skip'"):
         read_glue("RTE", tmp_path, on_error="skip")

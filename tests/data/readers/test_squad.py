@@ -50,7 +50,9 @@ def test_a_test_file_has_no_answers(tmp_path):
         *("id", "question", "context")
     }
     path = write(tmp_path / "b.json", asked, question("q2"))
-    with pytest.raises(ValueError, match=r"b.json, question q1: it has no 'answers' where others"):
+    with pytest.raises(
+        ValueError, match=r"b.json, question q1: 'answers' is missing, but other questions"
+    ):
         read_squad(path)
 
 
@@ -75,12 +77,12 @@ def test_a_wrong_start_moves_to_the_nearest_occurrence(tmp_path, caplog, text, s
 def test_an_answer_that_is_nowhere_raises_or_is_counted(tmp_path, caplog):
     path = write(tmp_path / "a.json", question("q1", [("Eve", 0)]), question("q2"))
     with pytest.raises(
-        ValueError, match=r"question q1: the answer is nowhere in its context.*'Eve'"
+        ValueError, match=r"question q1: the answer does not occur in its context.*'Eve'"
     ):
         read_squad(path)
     with caplog.at_level(logging.WARNING):
         assert read_squad(path, on_error="count")["id"] == ["q2"]
-    assert "1 questions are left out" in caplog.text
+    assert "1 questions are skipped" in caplog.text
     assert "q1" in caplog.text
 
 
@@ -89,20 +91,25 @@ def test_several_files(tmp_path):
     write(tmp_path / "b.json", question("q2"))
     assert read_squad(tmp_path / "*.json")["id"] == ["q1", "q2"]
     write(tmp_path / "c.json", question("q1"))
-    with pytest.raises(ValueError, match=r"own id. Received: 'q1' in .*a.json .* and .*c.json"):
+    with pytest.raises(
+        ValueError, match=r"ids must be unique. Received: 'q1' in .*a.json .* and .*c.json"
+    ):
         read_squad(tmp_path / "*.json")
 
 
 @pytest.mark.parametrize(
     ("broken", "match"),
     [
-        (question(is_impossible=True), "q1: a question has answers or is impossible"),
+        (question(is_impossible=True), "q1: a question must either have answers or be impossible"),
         (question(answers=[], is_impossible=False), "is_impossible=False and 0 answers"),
-        (question(answers=[("", 0)]), "q1: an answer has a 'text' and the character"),
-        (question(answers=[("Ann", "0")]), "q1: an answer has a 'text' and the character"),
-        ({"id": "q1", "question": "Who?", "answers": "Ann"}, "q1: an answer has a 'text'"),
-        ({"id": 1, "question": "Who?", "answers": []}, "a question has the texts 'id' and"),
-        ("Who?", "a question has the texts 'id' and 'question'. Received: Who?"),
+        (question(answers=[("", 0)]), "q1: an answer must have a string 'text', not empty"),
+        (question(answers=[("Ann", "0")]), "q1: an answer must have a string 'text', not empty"),
+        (
+            {"id": "q1", "question": "Who?", "answers": "Ann"},
+            "q1: an answer must have a string 'text'",
+        ),
+        ({"id": 1, "question": "Who?", "answers": []}, "a question must have the strings 'id' and"),
+        ("Who?", "a question must have the strings 'id' and 'question'. Received: Who?"),
     ],
 )
 def test_broken_questions_are_named(tmp_path, broken, match):
@@ -115,9 +122,9 @@ def test_broken_questions_are_named(tmp_path, broken, match):
     [
         ('{"data": [\n{"paragraphs"', "line 2 is not JSON"),
         ("[" * 100_000, "nested too deeply"),
-        ("[]", "a list under 'data' here. Received: list"),
-        ('{"questions": []}', r"a list under 'data' here. Received: \['questions'\]"),
-        ('{"data": [{"paragraphs": [{"qas": []}]}]}', "a paragraph has no text 'context'"),
+        ("[]", "a list 'data' here. Received: list"),
+        ('{"questions": []}', r"a list 'data' here. Received: \['questions'\]"),
+        ('{"data": [{"paragraphs": [{"qas": []}]}]}', "a paragraph must have a string 'context'"),
         ('{"data": []}', "holds no questions"),
         ("", "is empty"),
     ],
@@ -130,7 +137,7 @@ def test_broken_files_are_named(tmp_path, content, match):
 
 
 def test_unknown_policy_raises(tmp_path):
-    with pytest.raises(ValueError, match="on_error is 'raise' or 'count'"):
+    with pytest.raises(ValueError, match="on_error must be 'raise' or 'count'"):
         read_squad(tmp_path / "a.json", on_error="skip")
 
 
@@ -138,6 +145,6 @@ def test_an_answer_in_another_unicode_form_is_told_so(tmp_path):
     context = unicodedata.normalize("NFD", "Das Café ist zu.")
     answers = ((unicodedata.normalize("NFC", "Café"), 4),)
     path = write(tmp_path / "a.json", question(answers=answers), context=context)
-    message = r"nowhere in its context as it is written.*in NFC, the context in NFD"
+    message = r"does not occur in its context as written.*in NFC, the context in NFD"
     with pytest.raises(ValueError, match=message):
         read_squad(path)

@@ -75,7 +75,7 @@ def test_scores_are_clipped_to_three_decimals(tmp_path):
         ("WNLI", [0.5] * 146, "answer 0 must be one of"),
         ("STS-B", [float("nan")] * 1379, "answer 0 must be a finite number. Received: nan"),
         ("STS-B", ["3"] * 1379, "answer 0 must be a finite number. Received: '3'"),
-        ("SNLI", [], "to its own tasks. Received: SNLI"),
+        ("SNLI", [], "to its own tasks only. Received: SNLI"),
     ],
 )
 def test_bad_answers_raise(tmp_path, task, answers, match):

@@ -112,18 +112,18 @@ CASES = [
         b"text,label\na,x\nb\xff,y\n",
         r"invalid UTF-8 at byte \d+ \(line 3\).*Convert the f",
     ),
-    ("a.csv", b"text,label\na,x\nb\0,y\n", "line 3: a NUL byte"),
+    ("a.csv", b"text,label\na,x\nb\0,y\n", "line 3: text must not contain a NUL byte"),
     ("a.csv", "text,label\n", "holds no rows below its header"),
     ("a.csv", "\n\n", "holds no rows"),
     ("a.csv", "", "is empty"),
-    ("a.csv", "text,text\na,b\n", "line 1: one column must be called 'text'"),
+    ("a.csv", "text,text\na,b\n", "line 1: exactly one column must be named 'text'"),
     ("a.jsonl", '{"text": "a"}\n{"text": \n', "line 2 is not JSON"),
-    ("a.jsonl", '{"text": "a"}\n["b"]\n', "line 2: a line holds one JSON object"),
+    ("a.jsonl", '{"text": "a"}\n["b"]\n', "line 2: a line must be one JSON object"),
     ("a.jsonl", '{"text": "a"}\n{"txt": "b"}\n', r"line 2: .*Received: \['txt'\], without \['tex"),
     ("a.jsonl", '{"text": "a"}\n{"text": null}\n', "line 2: 'text' must be a string. Received: N"),
-    ("a.jsonl", '{"text": "\\ud800"}\n', "line 1: 'text' holds half a surrogate pair"),
+    ("a.jsonl", '{"text": "\\ud800"}\n', "line 1: 'text' contains half a surrogate pair"),
     ("a.jsonl", '{"label": "a"}\n{"label": 1}\n', r"line 1\); integers \(1 at .*line 2"),
-    ("a.jsonl", "{}\n", "line 1: the object is empty"),
+    ("a.jsonl", "{}\n", "line 1: the first object must name the columns"),
     ("a.jsonl", "\n \n", "holds no rows"),
     ("a.jsonl", "[" * 100_000, "line 1 is not JSON"),
     ("a.jsonl", '{"n": ' + "9" * 5000 + "}", "line 1 is not JSON"),
@@ -147,15 +147,19 @@ def test_a_truncated_gzip_file_is_named(tmp_path):
 @pytest.mark.parametrize(
     ("name", "options", "match"),
     [
-        ("a.csv", {"columns": {"text": "body"}}, r"called 'body'. Received: \['text', 'label'\]"),
+        ("a.csv", {"columns": {"text": "body"}}, r"named 'body'. Received: \['text', 'label'\]"),
         ("a.csv", {"columns": {"text": "txt"}}, "did you mean 'text'"),
         ("a.csv", {"columns": {"text": 2}}, "has the columns 0 to 1. Received: 2"),
-        ("a.csv", {"header": False}, "say which column is which.*has 2 columns"),
-        ("a.csv", {"format": "xml"}, "format is 'csv', 'tsv', 'jsonl' or 'lines'. Received: 'xml'"),
+        ("a.csv", {"header": False}, "name its columns.*has 2 columns"),
+        (
+            "a.csv",
+            {"format": "xml"},
+            "format must be 'csv', 'tsv', 'jsonl' or 'lines'. Received: 'xml'",
+        ),
         ("a.csv", {"numeric_labels": True}, "line 2: the label must be a number. Received: 'x'"),
         ("a.csv", {"numeric_labels": True, "label_separator": ";"}, "not both"),
         ("a.csv", {"numeric_labels": True, "columns": {"text": "text"}}, "no column 'label'"),
-        ("a.parquet", {}, "The suffix of the input gives its format: .txt.*Received: .*a.parq"),
+        ("a.parquet", {}, "The suffix of the input must name its format: .txt.*Received: .*a.parq"),
     ],
 )
 def test_options_that_do_not_fit_raise(tmp_path, name, options, match):
@@ -166,12 +170,12 @@ def test_options_that_do_not_fit_raise(tmp_path, name, options, match):
 
 def test_a_number_that_is_none_is_named_by_its_line(tmp_path):
     path = write(tmp_path / "a.csv", "text,label\na,1\nb,nan\n")
-    with pytest.raises(ValueError, match=r"a.csv, line 3: a label is .* finite number"):
+    with pytest.raises(ValueError, match=r"a.csv, line 3: a label must be .* finite number"):
         read_table(path, numeric_labels=True)
 
 
 def test_a_folder_is_no_table(tmp_path):
-    with pytest.raises(ValueError, match="Received the folder"):
+    with pytest.raises(ValueError, match="Received: the folder"):
         read_table(tmp_path)
 
 
@@ -252,7 +256,9 @@ def test_a_file_of_lines_has_one_column(tmp_path):
     path = write(tmp_path / "a.txt", "one\ntwo\n")
     for columns in ({"first": 0}, {"first": "text"}):
         assert read_table(path, columns=columns).columns == {"first": ["one", "two"]}
-    with pytest.raises(ValueError, match=r"a.txt holds a text a line.*Received: .*'label': 'star"):
+    with pytest.raises(
+        ValueError, match=r"a.txt has one column, a text per line.*Received: .*'label': 'star"
+    ):
         read_table(path, columns={"text": "text", "label": "stars"})
     with pytest.raises(ValueError, match=r"Received: columns=\{'text': 1\}"):
         read_table(path, columns={"text": 1})
@@ -292,8 +298,8 @@ def test_columns_that_a_file_may_lack(tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "match"),
     [
-        ("a.json", '[{"text": "a"},\n {"text": "b"}]', r"is a JSON array; .* an object a line"),
-        ("a.jsonl", '\n[\n{"text": "a"}]', r"is a JSON array; .*Received: '\['"),
+        ("a.json", '[{"text": "a"},\n {"text": "b"}]', r"is a JSON array, .* one object per line"),
+        ("a.jsonl", '\n[\n{"text": "a"}]', r"is a JSON array, .*Received: '\['"),
         ("a.csv", "text,label\ra,b\rc,d\r", r"lines end in .*Received: one line, with \\r inside"),
         ("a.txt", "one\rtwo", r"lines end in .*Received: one line, with \\r inside"),
     ],
@@ -307,10 +313,12 @@ def test_a_pipe_is_read_once_in_the_format_that_is_said():
     reading, writing = os.pipe()
     with open(writing, "w") as file:
         file.write("\ufefftext,label\nfox,spam\n")
-    with pytest.raises(ValueError, match=r"A pipe has no suffix.*/dev/fd/"):
+    with pytest.raises(ValueError, match=r"The format of a pipe cannot be inferred.*/dev/fd/"):
         read_table(f"/dev/fd/{reading}")
     table = read_table(f"/dev/fd/{reading}", format="csv")
     assert table.columns == {"text": ["fox"], "label": ["spam"]}
-    with pytest.raises(ValueError, match="A corpus is read several times, and a pipe only once"):
+    with pytest.raises(
+        ValueError, match="A corpus is read several times, but a pipe can be read only once"
+    ):
         open_sources(f"/dev/fd/{reading}")
     os.close(reading)

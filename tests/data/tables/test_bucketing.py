@@ -176,9 +176,9 @@ def test_it_never_ends_and_knows_its_size_where_it_does():
 @pytest.mark.parametrize(
     ("lengths", "options", "message"),
     [
-        ([], {}, "Batches need rows.*Received: 0 rows, batch_size=2"),
-        ([3], {"batch_size": 0}, "batch_size of 1 or more.*batch_size=0"),
-        ([3, 3, 3], {"start": (0, 2, 0)}, r"an epoch has 2 of them. Received: \(0, 2, 0\)"),
+        ([], {}, "Batches require at least one row.*Received: 0 rows, batch_size=2"),
+        ([3], {"batch_size": 0}, "batch_size must be at least 1.*batch_size=0"),
+        ([3, 3, 3], {"start": (0, 2, 0)}, r"an epoch has 2 batches. Received: \(0, 2, 0\)"),
         ([3], {"start": (-1, 0, 0)}, r"Received: \(-1, 0, 0\)"),
     ],
 )

@@ -35,7 +35,7 @@ def test_columns_asked_for_first_in_a_graph_serve_the_next_graph_too():
 
 
 def test_columns_must_be_equally_long():
-    with pytest.raises(ValueError, match=r"one entry a row. Received: first 3, labels 2, .*3"):
+    with pytest.raises(ValueError, match=r"one entry per row. Received: first 3, labels 2, .*3"):
         make(dense={"labels": np.zeros(2)})
 
 

@@ -136,25 +136,34 @@ def test_changing_a_table_leaves_the_callers_data_alone():
     [
         (pd.DataFrame({"text": ["a", None]}), "row 1 of the data: 'text' must be a string. Rec"),
         (pd.DataFrame({"text": ["a", np.nan]}), "row 1 of the data: 'text' must be.*Received: nan"),
-        (pd.DataFrame({"text": TEXTS, "label": ["a", np.nan]}), "row 1 of the data: a label is"),
-        (pd.DataFrame([["a", "b"]], columns=["text", "text"]), "Two columns cannot have one name"),
+        (
+            pd.DataFrame({"text": TEXTS, "label": ["a", np.nan]}),
+            "row 1 of the data: a label must be",
+        ),
+        (pd.DataFrame([["a", "b"]], columns=["text", "text"]), "Column names must be unique"),
         ([b"a", b"\xff\xfe"], "row 1 of the data: 'text' is not UTF-8 at byte 0.*bytes ff fe"),
-        (["a", "\ud800"], "row 1 of the data: 'text' holds half a surrogate pair at character 0"),
+        (
+            ["a", "\ud800"],
+            "row 1 of the data: 'text' contains half a surrogate pair at character 0",
+        ),
         (["a", ("b", "c")], "row 1 of the data: 'text' must be a string"),
-        ([("a", "b"), ("c",)], "row 1 of the data: a pair is a tuple of two texts"),
-        ([("a", "b"), "c"], "row 1 of the data: a pair is a tuple of two texts. Received: 'c'"),
+        ([("a", "b"), ("c",)], "row 1 of the data: a pair must be a tuple of two texts"),
+        (
+            [("a", "b"), "c"],
+            "row 1 of the data: a pair must be a tuple of two texts. Received: 'c'",
+        ),
         ([{"text": "a"}, {"body": "b"}], r"row 1.*columns \['text'\]. Received: \['body'\]"),
         ([["a"], "b"], "row 1 of the data: 'words' must be a list of strings. Received: 'b'"),
         ([["a", 3]], "row 0 of the data: 'words' must be a string. Received: 3"),
         ({"text": [TEXTS, TEXTS]}, "batches of rows must be unbatched"),
-        (dataset(TEXTS).repeat(), "never ends"),
-        (dataset((TEXTS, TEXTS, LABELS)), "Elements are x or .x, y.. Received: tuples of 3"),
+        (dataset(TEXTS).repeat(), "is infinite"),
+        (dataset((TEXTS, TEXTS, LABELS)), "Elements must be x or .x, y.. Received: tuples of 3"),
         ("one text", "a list of texts, pairs or words.*Received: 'one text' .str."),
         (b"one", "a list of texts, pairs or words"),
         (3, "Received: 3 .int."),
-        (("a", "b"), "A tuple is .data, labels.*Received: a tuple of 2"),
+        (("a", "b"), "A tuple must be .data, labels.*Received: a tuple of 2"),
         ((TEXTS, LABELS, LABELS), "Received: a tuple of 3"),
-        ({"text": "abc"}, "column 'text' must be a sequence with one value a row"),
+        ({"text": "abc"}, "column 'text' must be a sequence with one value per row"),
         ({"text": TEXTS, "label": [1]}, "same number of rows. Received: {'text': 2, 'label': 1}"),
         ({}, "at least one column"),
     ],
@@ -172,8 +181,8 @@ def test_bad_data_raises(data, match):
             r"one type. Received: names \('a' at row 0 .* integers \(1 at row 1 of the data",
         ),
         ([["a"], "a"], "lists of names .* names"),
-        ([0.5, float("inf")], "row 1 of the data: a label is .* finite number.*Received: inf"),
-        (["a", None], "row 1 of the data: a label is"),
+        ([0.5, float("inf")], "row 1 of the data: a label must be .* finite number.*Received: inf"),
+        (["a", None], "row 1 of the data: a label must be"),
         ([["a"], ["b", 2]], "row 1 of the data: 'label' must be a string. Received: 2"),
         ("ab", "column 'label' must be a sequence"),
         (["a"], "same number of rows"),
@@ -185,7 +194,7 @@ def test_bad_labels_raise(labels, match):
 
 
 def test_labels_are_given_once():
-    with pytest.raises(ValueError, match="has a column 'label' already"):
+    with pytest.raises(ValueError, match="already has a column 'label'"):
         as_table({"text": TEXTS, "label": LABELS}, labels=LABELS)
     with pytest.raises(ValueError, match="a tuple of 2 and separate labels"):
         as_table((TEXTS, LABELS), labels=LABELS)
@@ -197,7 +206,7 @@ def test_columns_that_are_not_there_and_names_that_clash():
         table["first"]
     with pytest.raises(ValueError, match="no column 'body'"):
         table.rename({"body": "text"})
-    with pytest.raises(ValueError, match="Two columns cannot have one name"):
+    with pytest.raises(ValueError, match="Column names must be unique"):
         table.rename({"label": "text"})
     with pytest.raises(ValueError, match=r"row 0 of dev.tsv: 'text' must be a string. Received: 1"):
         Table({"body": [1]}, source="dev.tsv").rename({"body": "text"})
@@ -214,7 +223,7 @@ def test_a_slice_is_a_table_of_its_rows():
             f"{'vwxyz'[row]}, line {row}" for row in range(5)[rows]
         ]
     for row in (3, np.int64(3), [0, 1], True):
-        with pytest.raises(ValueError, match=r"slice of rows, table\[:500\].*Received: "):
+        with pytest.raises(ValueError, match=r"slice of rows, such as table\[:500\].*Received: "):
             table[row]
 
 
@@ -258,7 +267,7 @@ def test_batches_are_taken_apart(values, drop_remainder):
     rows = dataset(values)
     batches = rows.repeat(3).batch(2, drop_remainder=drop_remainder)
     assert as_table(batches).columns == as_table(rows.repeat(3)).columns
-    with pytest.raises(ValueError, match="The data set never ends"):
+    with pytest.raises(ValueError, match="The data set is infinite"):
         as_table(rows.repeat().batch(2))
 
 

@@ -127,8 +127,8 @@ def test_pairs_that_cannot_be_used_are_counted(caplog):
     pairs = [*make_pairs([(3, 3), (9, 3), (3, 9), (8, 8)]), ("\u00ad", "x"), ("x", "\u00ad")]
     encoded = encode_pairs(pairs, TOKENIZER, max_length=9)
     assert (len(encoded), encoded.too_long, encoded.empty) == (2, 2, 2)
-    assert "2 pairs are left out: a side has more than 9 tokens" in caplog.text
-    assert "2 pairs are left out: the tokenizer leaves nothing" in caplog.text
+    assert "2 pairs are skipped: the source or target has more than 9 tokens" in caplog.text
+    assert "2 pairs are skipped: the source or target has no tokens" in caplog.text
     assert sorted(n for b in batches(pairs, max_length=9) for n in real(b)) == [0, 3]
     # Without a limit it is what one row may have: 160 / 16.
     assert sorted(n for b in batches(pairs, row_multiple=16) for n in real(b)) == [0, 1, 2, 3]
@@ -186,12 +186,15 @@ def test_a_vocabulary_without_a_pad_token():
         ({"row_multiple": 0}, "`row_multiple` must be above 0. Received: 0"),
         ({"num_hosts": 2, "host_index": 2}, r"`host_index` must lie in .* Received: \(2, 2\)"),
         ({"threads": 0}, "`threads` must be above 0.* Received: 0"),
-        ({"max_length": 1}, "`max_length` must hold a token and the end.* Received: 1"),
-        ({"max_length": 41, "row_multiple": 4}, r"`max_tokens` must hold .*\(160, 41, 4\)"),
-        ({"start": (0, 9, 0)}, r"an epoch of this one has 1 window.* start=\(0, 9, 0\)"),
+        ({"max_length": 1}, "`max_length` must be at least 2.* Received: 1"),
+        ({"max_length": 41, "row_multiple": 4}, r"`max_tokens` must be at least .*\(160, 41, 4\)"),
+        ({"start": (0, 9, 0)}, r"an epoch of this corpus has 1 window.* start=\(0, 9, 0\)"),
         ({"split": "dev"}, "Received: split='dev'"),
-        ({"split": "held_out"}, "A dataset needs pairs. Received: none that can be used; 0 were"),
-        ({"max_length": 3}, "needs pairs.*; 1 were too long for max_length=3, 0 empty"),
+        (
+            {"split": "held_out"},
+            "A dataset must have at least one usable pair. Received: none; 0 were",
+        ),
+        ({"max_length": 3}, "usable pair.*; 1 were too long for max_length=3, 0 were empty"),
     ],
 )
 def test_settings_out_of_range(options, message):
@@ -204,9 +207,9 @@ def test_pairs_and_tokenizers_that_do_not_fit():
     other = WordPieceTokenizer([*SPECIAL_TOKENS, "x"])
     with pytest.raises(ValueError, match="encoded with another tokenizer"):
         translation_dataset(pairs, other)
-    with pytest.raises(ValueError, match="Received: max_length=50 then, 9 now"):
+    with pytest.raises(ValueError, match="Received: max_length=50 when they were encoded, 9 now"):
         translation_dataset(pairs, TOKENIZER, max_length=9)
-    with pytest.raises(ValueError, match=r"A pair is .* Received: \('a', 3\) as pair 1"):
+    with pytest.raises(ValueError, match=r"A pair must be .* Received: \('a', 3\) as pair 1"):
         encode_pairs([("a", "b"), ("a", 3)], TOKENIZER, max_length=9)
     with pytest.raises(ValueError, match="Received: 'ab' as pair 0"):
         encode_pairs(["ab"], TOKENIZER, max_length=9)

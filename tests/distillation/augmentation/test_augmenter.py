@@ -155,7 +155,7 @@ def test_a_model_without_segments_and_with_other_pieces(make_model):
         ({"context": ["a"], "choices": [["b"]], "label": [0]}, "would move the answers"),
         ({"label": ["a"]}, r"Texts \(text\), pairs .* can be augmented. Received: .* label"),
         ({"first": ["a"]}, "can be augmented. Received"),
-        ({"text": []}, "has rows. Received: one without any"),
+        ({"text": []}, "must have rows. Received: a table without any"),
     ],
 )
 def test_tables_of_other_kinds_are_refused(model, columns, message):
@@ -170,7 +170,7 @@ def test_tables_of_other_kinds_are_refused(model, columns, message):
         ({"candidates": True}, "`candidates` must be a whole number"),
         ({"replaced_share": 1.5}, "`replaced_share` must be a number above 0 and at most 1"),
         ({"seed": -1}, "`seed` must be a whole number from 0"),
-        ({"shards": 2}, "Shards are written to a folder"),
+        ({"shards": 2}, "`shards` requires `output_dir`"),
     ],
 )
 def test_settings_are_checked(model, settings, message):
@@ -195,5 +195,5 @@ def test_a_look_at_copies(make_model):
     assert shown.startswith("pairs.tsv, line 2\n  red fox | the dog\n  1: ")
     assert "fox: king, queen" in shown
     assert "[king]" in shown
-    assert "words a second" in shown
-    assert "3.0 a row that may be replaced" in shown
+    assert "words per second" in shown
+    assert "3.0 replaceable per row" in shown

@@ -64,7 +64,7 @@ def test_a_file_of_stop_words(tmp_path):
     path.write_text("Und\n\noder \n")
     assert read_stop_words(path) == {"und", "oder"}
     path.write_text("und\nso weiter\n")
-    with pytest.raises(ValueError, match=r"stop.txt, line 2: .* one word a line. .*'so weiter'"):
+    with pytest.raises(ValueError, match=r"stop.txt, line 2: .* one word per line. .*'so weiter'"):
         read_stop_words(path)
 
 

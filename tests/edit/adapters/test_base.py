@@ -423,7 +423,7 @@ def test_other_encoders_of_berts_kin(name, kind):
     randomise(encoder)
     options = {"houlsby": {"size": 4}, "lora": {}, "bitfit": {}}[kind]
     if (name, kind) == ("modern", "bitfit"):
-        with pytest.raises(ValueError, match="train biases, and the encoder has none"):
+        with pytest.raises(ValueError, match="require biases, and the encoder has none"):
             adapters.add(encoder, kind)
         return
     adapters.add(encoder, kind, **options)
@@ -538,50 +538,50 @@ def test_a_part_of_someone_else_is_registered():
 @pytest.mark.jax_slow
 def test_what_cannot_be(monkeypatch):
     encoder = Encoder(tiny_config())
-    with pytest.raises(ValueError, match=r"An adapter is one of .*lora.*Received: 'loru'"):
+    with pytest.raises(ValueError, match=r"An adapter must be one of .*lora.*Received: 'loru'"):
         adapters.add(encoder, "loru")
     with pytest.raises(ValueError, match=r"`rank` must be a whole number of at least 1"):
         adapters.add(encoder, "lora", rank=0)
-    with pytest.raises(ValueError, match=r"`targets` are some of query, .*\('keys',\)"):
+    with pytest.raises(ValueError, match=r"`targets` must be some of query, .*\('keys',\)"):
         adapters.add(encoder, "lora", targets=("keys",))
-    with pytest.raises(ValueError, match=r"must be a multiple of the heads.*size=6, 4 heads"):
+    with pytest.raises(ValueError, match=r"multiple of the number of heads.*size=6, 4 heads"):
         adapters.add(encoder, "pal", size=6)
     with pytest.raises(ValueError, match=r"letters, digits and underscores.*'a/b'"):
         adapters.add(encoder, "lora", name="a/b")
     adapters.add(encoder, "lora")
-    with pytest.raises(ValueError, match=r"different names.*'lora' once more"):
+    with pytest.raises(ValueError, match=r"unique names.*'lora' again"):
         adapters.add(encoder, "lora")
     with pytest.raises(ValueError, match=r"one of lora.*'other'"):
         adapters.activate(encoder, "other")
     with pytest.raises(ValueError, match=r"one of lora.*'other'"):
         adapters.using(encoder, "other")
     adapters.add(encoder, "houlsby", size=2)
-    with pytest.raises(ValueError, match=r"remove them first. Received: lora, houlsby"):
+    with pytest.raises(ValueError, match=r"remove them before .* Received: lora, houlsby"):
         adapters.merge(encoder)
     adapters.remove(encoder, "lora")
     with pytest.raises(ValueError, match=r"can be merged.*kind 'houlsby'"):
         adapters.merge(encoder)
     adapters.activate(encoder, None)
-    with pytest.raises(ValueError, match=r"One adapter is merged, and none runs"):
+    with pytest.raises(ValueError, match=r"Pass the `name` of the adapter to merge"):
         adapters.merge(encoder)
-    with pytest.raises(TypeError, match=r"added to a kbert.Encoder"):
+    with pytest.raises(TypeError, match=r"must be a kbert.Encoder"):
         adapters.add(keras.Sequential([keras.layers.Dense(2)]), "lora")
     without = Encoder(tiny_config(pooler_activation=None))
-    with pytest.raises(ValueError, match=r"the encoder has none.*a kbert.Encoder with pooler=None"):
+    with pytest.raises(ValueError, match=r"a dense layer.*a kbert.Encoder with pooler=None"):
         adapters.add(without, "lora", pooler=True)
     assert without.variants.record() == {}
-    with pytest.raises(ValueError, match=r"no adapters to choose from"):
+    with pytest.raises(ValueError, match=r"no adapters that could be activated"):
         adapters.activate(without, None)
     assert without.trainable_weights
     rounded = Encoder(tiny_config(edits=[{"kind": "movement"}]))
-    with pytest.raises(ValueError, match=r"kernels that are what runs.*edit 'movement'"):
+    with pytest.raises(ValueError, match=r"changes the kernels.*edit 'movement'"):
         adapters.add(rounded, "lora")
     xlnet = Encoder(tiny_config("xlnet"))
-    with pytest.raises(ValueError, match=r"blocks of BERT's kin.*XlnetBlock"):
+    with pytest.raises(ValueError, match=r"blocks like BERT's.*XlnetBlock"):
         adapters.add(xlnet, "houlsby")
     convolved = Encoder(tiny_config(**KINDS["convolution"]))
-    with pytest.raises(ValueError, match=r"attention of BERT's kin.*MixedAttention"):
+    with pytest.raises(ValueError, match=r"attention like BERT's.*MixedAttention"):
         adapters.add(convolved, "prefix")
     bottleneck = Encoder(tiny_config(**KINDS["bottleneck"]))
-    with pytest.raises(ValueError, match=r"blocks of BERT's kin"):
+    with pytest.raises(ValueError, match=r"blocks like BERT's"):
         adapters.add(bottleneck, "pfeiffer")

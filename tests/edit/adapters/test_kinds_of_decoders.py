@@ -108,7 +108,7 @@ def test_a_decoder_as_an_encoder_runs_its_decoder_s(tmp_path):
         keras.saving.load_model(tmp_path / "model.keras"),
     ):
         assert_close(to_numpy(again(inputs)["sequence"]), wanted, 1e-6)
-    with pytest.raises(ValueError, match=r"no place for edits"):
+    with pytest.raises(ValueError, match=r"do not support edits"):
         decoder.save_to_preset(tmp_path / "other", format="huggingface")
 
 
@@ -124,5 +124,5 @@ def test_what_does_not_run_token_by_token_is_refused(kind):
     assert not decoder.variants.added
     with pytest.raises(ValueError, match=r"for encoders. Received: a Decoder"):
         kbert.edit.adapters.write_peft(adapters.add(decoder, "lora"), "never_written")
-    with pytest.raises(TypeError, match=r"a kbert.Encoder or a kbert.Decoder.*Received: 'gpt2'"):
+    with pytest.raises(TypeError, match=r"a kbert.Encoder, a kbert.Decoder or .*Received: 'gpt2'"):
         adapters.add("gpt2", "lora")

@@ -128,7 +128,7 @@ def test_nothing_of_it_stays_in_the_model(task):
     layers = [type(layer).__name__ for layer in task._flatten_layers()]
     assert "_Mask" not in layers
     adapters.add(task, "lora")  # the slots are free
-    with pytest.raises(ValueError, match="config says nothing of adapters"):
+    with pytest.raises(ValueError, match="Configs do not include adapters"):
         head_importance(task, TEXTS, LABELS)
 
 
@@ -151,9 +151,9 @@ def test_what_it_cannot_read_is_refused(task, tokenizer):
     endless = toy.batches(tokenizer).repeat()
     with pytest.raises(ValueError, match="must end"):
         head_importance(task, tf.data.Dataset.from_tensors({"token_ids": [[1]]}).repeat())
-    with pytest.raises(ValueError, match="Batches hold their labels"):
+    with pytest.raises(ValueError, match="`labels` must be left out with a dataset"):
         head_importance(task, endless, LABELS)
-    with pytest.raises(ValueError, match=r"needs labelled examples. Received: none"):
+    with pytest.raises(ValueError, match=r"requires labelled examples. Received: none"):
         head_importance(task, tf.data.Dataset.from_tensors({"token_ids": [[1]]}).take(0))
     config = tiny_config(vocabulary_size=tokenizer.vocabulary_size)
     with pytest.raises(ValueError, match=r"a tf.data.Dataset of batches. Received: a list"):

@@ -100,8 +100,8 @@ def test_what_it_cannot_do_is_refused(tokenizer):
         with pytest.raises(ValueError, match="above 0 and less than 1"):
             LayerDrop(rate)
     for changes, message in (
-        ({"num_layer_groups": 1}, r"one block.*num_layer_groups=1"),
-        (KINDS["disentangled"], "of BERT's kin"),
+        ({"num_layer_groups": 1}, r"do not share weights.*num_layer_groups=1"),
+        (KINDS["disentangled"], "without a `part`"),
     ):
         with pytest.raises(ValueError, match=message):
             made(tokenizer, **changes).fit(TEXTS, LABELS, callbacks=[LayerDrop(0.2)], **HOW)

@@ -126,7 +126,7 @@ def test_saved_and_counted(tmp_path, options):
     ("options", "values", "message"),
     [
         ({"kernel_size": 4}, {}, "must be odd.*kernel_size=4"),
-        ({"num_groups": 3}, {}, "must divide the widths.*num_groups=3"),
+        ({"num_groups": 3}, {}, "must divide `hidden_size`.*num_groups=3"),
         ({}, {"num_heads": 16}, "a multiple of twice `num_heads`.*num_heads=16"),
         ({}, {"positions": "rotary"}, "positions='rotary'"),
         ({}, {"attention_pattern": (4,)}, r"attention_pattern=\(4,\)"),

@@ -301,7 +301,7 @@ def test_inputs_that_are_none(elmo, inputs, message):
 
 
 def test_a_config_or_a_tokenizer_of_another_kind():
-    with pytest.raises(TypeError, match=r"kbert.Encoder takes an EncoderConfig"):
+    with pytest.raises(TypeError, match=r"kbert.Encoder an EncoderConfig"):
         Elmo(kbert.family("bert-tiny"))
     words = kbert.WordTokenizer(["</S>", "<S>", "<UNK>"])
     with pytest.raises(ValueError, match="of 3 words with vocabulary_size=None"):

@@ -149,13 +149,13 @@ def test_bad_input(decoder):
     ids, _ = padded([5])
     with pytest.raises(ValueError, match=r"max_positions=24\. Received: 25 tokens"):
         decoder(np.ones((1, 25), "int32"))
-    with pytest.raises(ValueError, match="Received: 20 tokens in the prompt, 5 to come"):
+    with pytest.raises(ValueError, match="Received: 20 tokens in the prompt, max_new_tokens=5"):
         decoder.prefill(np.ones((1, 20), "int32"), None, max_new_tokens=5)
     with pytest.raises(ValueError, match=r"`token_ids` and optionally `padding_mask`.*segment_ids"):
         decoder({"token_ids": ids, "segment_ids": ids})
     with pytest.raises(ValueError, match=r"\(batch, tokens\)\. Received: shape \(5,\)"):
         decoder(ids[0])
-    with pytest.raises(TypeError, match=r"kbert.Decoder is made of a DecoderConfig"):
+    with pytest.raises(TypeError, match=r"kbert.Decoder must be of the class DecoderConfig"):
         Decoder(SIZES)
 
 

@@ -69,5 +69,5 @@ def test_weights_that_do_not_fit_are_told():
     del arrays["decoder/positions/position"]
     with pytest.raises(ValueError, match="positions/position"):
         DecoderEncoder.from_arrays(decoder.config, arrays, "memory")
-    with pytest.raises(ValueError, match=r"before them are a vocabulary's. .*vocabulary_size=3"):
+    with pytest.raises(ValueError, match=r"must exceed 3: .*vocabulary_size=3"):
         DecoderEncoder(Decoder(decoder.config.replace(vocabulary_size=3)))

@@ -79,7 +79,7 @@ def test_it_is_saved_like_any_other(tmp_path):
 @pytest.mark.jax_slow
 @pytest.mark.parametrize("kind", [Seq2Seq.from_encoder, PrefixSeq2Seq])
 def test_narrow_embeddings_are_refused(kind):
-    with pytest.raises(ValueError, match=r"as wide as.*embedding_size=8, hidden_size=16"):
+    with pytest.raises(ValueError, match=r"must equal its .*embedding_size=8, hidden_size=16"):
         kind(make_encoder(embedding_size=8))
 
 

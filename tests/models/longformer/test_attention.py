@@ -237,10 +237,10 @@ def test_memory_grows_with_the_row_and_not_with_its_square():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"positions": "rotary"}, r"know no distances: .*Received: positions='rotary'"),
-        ({"positions": "alibi"}, r"know no distances: .*Received: positions='alibi'"),
-        ({"attention_pattern": ("global",)}, r"must have one. Received: attention_pattern="),
-        ({"num_layer_groups": 1}, r"have one window with .*\(4, 8\), 1 blocks of 2 layers"),
+        ({"positions": "rotary"}, r"do not support distances. .*Received: positions='rotary'"),
+        ({"positions": "alibi"}, r"do not support distances. .*Received: positions='alibi'"),
+        ({"attention_pattern": ("global",)}, r"must have a window: .*: attention_pattern="),
+        ({"num_layer_groups": 1}, r"must have one window only .*\(4, 8\), 1 blocks of 2 layers"),
         ({"part": {"name": "global_tokens", "number": 2}}, "number"),
     ],
 )

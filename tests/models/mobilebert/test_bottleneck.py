@@ -162,7 +162,7 @@ def test_the_count_by_formula_is_that_of_the_weights(attention_input, no_norm):
 
 def test_what_transformers_cannot_be(tmp_path):
     teacher = family("ib-bert-large-uncased")
-    with pytest.raises(ValueError, match=r"whole hidden states.*epsilon of some of its norms"):
+    with pytest.raises(ValueError, match=r"`width` is the hidden size.*some of its norms"):
         write_folder(tmp_path, teacher, {})
     content = {"model_type": "mobilebert", "vocab_size": 9, **TEACHER}
     sizes = {"hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4}
@@ -216,11 +216,11 @@ def test_a_token_reads_both_its_neighbours_and_nothing_beyond_the_row():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"positions": "rotary"}, r"Bottlenecks are of BERT's parts: .* positions='rotary'"),
+        ({"positions": "rotary"}, r"part='bottleneck' requires .* positions='rotary'"),
         ({"norm": "rms"}, r"norm='layer'.*Received: .*norm='rms'"),
         ({"feed_forward": "gated"}, r"Received: .*feed_forward='gated'"),
         ({"num_heads": 16}, r"multiple of `num_heads`. Received: width=8, num_heads=16"),
-        ({"embedding_size": 32}, r"must not be wider.*Received: embedding_size=32"),
+        ({"embedding_size": 32}, r"must not exceed `hidden_size`.*Received: embedding_size=32"),
         ({"part": {"name": "bottleneck", "attention_input": "none"}}, "attention_input"),
         ({"part": {"name": "bottleneck", "num_feed_forwards": 0}}, "num_feed_forwards"),
     ],
@@ -238,7 +238,7 @@ def test_its_defaults_are_those_that_checkpoints_know():
 
 def test_its_tables_are_not_shared_with_a_generator():
     embeddings = Encoder(tiny_config(**KINDS["bottleneck"])).embeddings
-    with pytest.raises(ValueError, match=r"other embeddings .*Received: .*TrigramEmbeddings"):
+    with pytest.raises(ValueError, match=r"BERT's embeddings only.*Received: .*TrigramEmbeddings"):
         SharedEmbeddings(embeddings, hidden_size=8)
 
 
@@ -249,7 +249,7 @@ def test_a_pooler_without_a_layer():
     assert_close(to_numpy(out["pooled"]), to_numpy(out["sequence"])[:, 0], 0)
     assert config.count_pooler() == 0
     assert not encoder.pooler.weights
-    with pytest.raises(ValueError, match=r"`pooler_norm` follows a dense layer"):
+    with pytest.raises(ValueError, match=r"`pooler_norm` requires a pooler with a dense layer"):
         config.replace(pooler_norm=True)
     assert EncoderConfig.from_dict(config.to_dict()) == config
 

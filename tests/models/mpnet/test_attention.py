@@ -101,7 +101,7 @@ def test_saved_and_counted(tmp_path):
     ("options", "values", "message"),
     [
         ({"num_buckets": 10}, {}, "a multiple of 4.*num_buckets=10"),
-        ({"num_buckets": 32, "max_distance": 8}, {}, "above a fourth of it.*max_distance=8"),
+        ({"num_buckets": 32, "max_distance": 8}, {}, "than num_buckets / 4.*max_distance=8"),
         ({}, {"positions": "rotary"}, "positions='rotary'"),
         ({}, {"attention_pattern": (4,)}, r"attention_pattern=\(4,\)"),
         ({}, {"num_key_value_heads": 2}, "num_key_value_heads=2"),
@@ -114,5 +114,5 @@ def test_what_it_may_not_be(options, values, message):
 
 def test_attention_without_biases_is_refused():
     _, layer = made()
-    with pytest.raises(ValueError, match=r"`shared`. Received: None"):
+    with pytest.raises(ValueError, match=r"`shared` must .*. Received: None"):
         layer(np.zeros((B, T, H), "float32"))

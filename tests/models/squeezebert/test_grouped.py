@@ -62,11 +62,11 @@ def test_weights_are_counted():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"positions": "rotary"}, "added to the tokens' vectors. Received: positions='rotary'"),
-        ({"feed_forward": "gated"}, "feed-forward part is dense. Received: feed_forward='gated'"),
-        ({"use_bias": False}, "have biases.*use_bias=False"),
-        ({"part": {"name": "grouped", "num_groups": 5}}, "divide the widths.*num_groups=5"),
-        ({"edits": [{"kind": "rounding"}]}, "products with one kernel.*rounding"),
+        ({"positions": "rotary"}, "added to the embeddings. Received: positions='rotary'"),
+        ({"feed_forward": "gated"}, "dense feed-forward part .* Received: feed_forward='gated'"),
+        ({"use_bias": False}, "all biases.*use_bias=False"),
+        ({"part": {"name": "grouped", "num_groups": 5}}, "must divide `hidden_size`.*num_groups=5"),
+        ({"edits": [{"kind": "rounding"}]}, "not support `edits`.*rounding"),
     ],
 )
 def test_what_does_not_fit_is_refused(changes, message):

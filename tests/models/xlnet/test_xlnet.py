@@ -284,11 +284,11 @@ def test_the_encoder_holds_what_is_described(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"same_length": True}, "`same_length` is of attention='causal'"),
+        ({"same_length": True}, "`same_length` requires attention='causal'"),
         ({"attention": "uni"}, "`attention` must be one of bidirectional, causal"),
         ({"clamp_length": 0}, "`clamp_length` must be an integer of at least 1"),
-        ({"num_segments": 2}, "no use for `num_segments`. Received: 2"),
-        ({"positions": "rotary"}, "no use for `positions`. Received: 'rotary'"),
+        ({"num_segments": 2}, "not support `num_segments`. Received: 2"),
+        ({"positions": "rotary"}, "not support `positions`. Received: 'rotary'"),
     ],
 )
 def test_configs_that_are_refused(changes, message):
@@ -300,7 +300,7 @@ def test_configs_that_are_refused(changes, message):
 @pytest.mark.parametrize(
     ("features", "message"),
     [
-        ({"target_positions": np.zeros((1, 1), "int32")}, "`target_positions` need `order_ids`"),
+        ({"target_positions": np.zeros((1, 1), "int32")}, "`target_positions` require `order_ids`"),
         ({"memory": np.zeros((1, 1, 4, 16))}, r"must be of shape \(2, batch, tokens, 16\)"),
         (
             {
@@ -308,7 +308,7 @@ def test_configs_that_are_refused(changes, message):
                 "example_ids": np.ones((1, 3), "int32"),
                 "position_ids": np.ones((1, 3), "int32"),
             },
-            "it takes no `memory`",
+            "`memory` is not supported with `example_ids`",
         ),
         ({"mems": np.zeros((1, 1))}, "Received: token_ids, mems"),
     ],
@@ -327,7 +327,7 @@ def test_inputs_that_are_refused(features, message):
         ({"attn_type": ["bi"]}, "`attn_type` must be bi or uni"),
         (
             {"d_head": 3},
-            "`d_head` must be the share of .* Received: 3, of 4 heads and a width of 16",
+            "`d_head` must be the hidden width .* Received: 3, with 4 heads and a width of 16",
         ),
         ({"bi_data": True}, "`bi_data` must be False"),
         ({"summary_type": "first"}, "`summary_type` must be 'last'"),
@@ -341,7 +341,7 @@ def test_configs_of_transformers_that_are_refused(changes, message):
     )
     with pytest.raises(ValueError, match=message):
         import_model({**content, **changes}, {}, "there")
-    with pytest.raises(ValueError, match="its attention has the dropout of its other layers"):
+    with pytest.raises(ValueError, match="its attention dropout equals its dropout"):
         export_model(tiny_config("xlnet", dropout=0.2), {})
 
 

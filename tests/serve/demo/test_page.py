@@ -139,7 +139,7 @@ def test_answers_of_fine_tuned_models(page, tasks):
 
 def test_an_error_is_shown_and_goes(page):
     page.type("#fill_mask-text", "a " * 70 + "[MASK]")
-    page.wait_for_text("#panel-fill_mask .error", "Every mask must lie within the 64 tokens")
+    page.wait_for_text("#panel-fill_mask .error", "Every mask must be within the 64 tokens")
     assert not page.run("return document.querySelector('#panel-fill_mask .bars')")
     picture(page, "error")
     page.type("#fill_mask-text", "a [MASK]")

@@ -119,22 +119,22 @@ def test_an_encoder_alone_has_attention_and_vectors(presets, tmp_path):
 @pytest.mark.parametrize(
     ("ability", "row", "status", "rule"),
     [
-        ("fill_mask", {}, 400, "'text' is a text. Received: null"),
-        ("fill_mask", {"text": 7}, 400, "'text' is a text. Received: 7"),
-        ("fill_mask", {"text": "é" * 501}, 400, "has 1000 bytes at most. Received: 1002 in 'text'"),
+        ("fill_mask", {}, 400, "'text' must be a text. Received: null"),
+        ("fill_mask", {"text": 7}, 400, "'text' must be a text. Received: 7"),
+        ("fill_mask", {"text": "é" * 501}, 400, "at most 1000 bytes. Received: 1002 in 'text'"),
         ("fill_mask", {"text": "\ud800"}, 400, "be JSON, in UTF-8. Received: no low sur"),
         ("fill_mask", {"text": "a", "model": 9}, 400, "a number from 0 to 4. Received: 9"),
         ("fill_mask", {"text": "a", "model": True}, 400, "a number from 0 to 4. Received: True"),
-        ("fill_mask", {"text": "a", "model": 1}, 404, "can do predict, attention. Received: 'fill"),
-        ("nothing", {"text": "a"}, 404, "can do fill_mask, next_sentence, attention. Received: 'n"),
-        ("attention", {"texts": "a"}, 400, "'texts' is a list of texts. Received: 'a'"),
+        ("fill_mask", {"text": "a", "model": 1}, 404, "are predict, attention. Received: 'fill"),
+        ("nothing", {"text": "a"}, 404, "are fill_mask, next_sentence, attention. Received: 'n"),
+        ("attention", {"texts": "a"}, 400, "'texts' must be a list of texts. Received: 'a'"),
         ("attention", {"texts": ["a"] * 3}, 400, "one pair of texts. Received: 3 texts"),
         ("attention", {"texts": ["a " * 70]}, 400, "max_positions=64. Received: 72 tokens"),
         ("attention", {"texts": ["a" * 600, "b" * 600]}, 400, "Received: 1200 in 'texts'"),
         ("fill_mask", {"text": "a " * 70 + "[MASK]"}, 400, "shorten the text. Received: text numb"),
         ("predict", {"model": 1, "row": "a"}, 400, "text or first and second. Received: 'a'"),
         ("predict", {"model": 1, "row": {"a": 1}}, 400, "Received: a"),
-        ("predict", {"model": 1, "row": {"text": None}}, 400, "'text' is a text. Received: null"),
+        ("predict", {"model": 1, "row": {"text": None}}, 400, "'text' must be a text. Received"),
     ],
 )  # fmt: skip
 def test_requests_that_are_refused(demo, ability, row, status, rule):
@@ -146,19 +146,19 @@ def test_requests_that_are_refused(demo, ability, row, status, rule):
 @pytest.mark.parametrize(
     ("method", "path", "body", "headers", "status", "rule"),
     [
-        ("GET", "/../../etc/passwd", None, {}, 404, "no such page"),
-        ("GET", "/%2e%2e/setup.py", None, {}, 404, "no such page"),
-        ("GET", "//etc/passwd", None, {}, 404, "no such page"),
-        ("GET", "/page/index.html", None, {}, 404, "no such page"),
-        ("POST", "/other", "{}", JSON, 404, "Requests go to /api/"),
+        ("GET", "/../../etc/passwd", None, {}, 404, "page does not exist"),
+        ("GET", "/%2e%2e/setup.py", None, {}, 404, "page does not exist"),
+        ("GET", "//etc/passwd", None, {}, 404, "page does not exist"),
+        ("GET", "/page/index.html", None, {}, 404, "page does not exist"),
+        ("POST", "/other", "{}", JSON, 404, "Requests must be sent to /api/"),
         ("POST", "/api/fill_mask", "{}", {"Content-Type": "text/plain"}, 415, "Received: text/pla"),
         ("POST", "/api/fill_mask", "{", JSON, 400, "must be JSON"),
         ("POST", "/api/fill_mask", "[" * 3000, JSON, 400, "must be JSON"),
         ("POST", "/api/fill_mask", b"\xff", JSON, 400, "must be JSON"),
         ("POST", "/api/fill_mask", "[]", JSON, 400, "be a JSON object"),
         ("POST", "/api/fill_mask", " " * 4001, JSON, 413, "Received: 4001 or more"),
-        ("GET", "/", None, {"Host": "elsewhere.example:80"}, 403, "answers at localhost"),
-        ("POST", "/api/fill_mask", "{}", {**JSON, "Host": "a.b"}, 403, "answers at localhost"),
+        ("GET", "/", None, {"Host": "elsewhere.example:80"}, 403, "must be local"),
+        ("POST", "/api/fill_mask", "{}", {**JSON, "Host": "a.b"}, 403, "must be local"),
         ("DELETE", "/", None, {}, 405, "Method Not Allowed"),
     ],
 )  # fmt: skip
@@ -213,7 +213,7 @@ def test_more_than_may_wait_are_told_so(demo, monkeypatch):
     assert begun.wait(PATIENCE)
     status, headers, body = demo.send("POST", "/api/fill_mask", '{"model": 0}', JSON)
     assert (status, headers["Retry-After"]) == (503, "1")
-    assert json.loads(body) == {"error": "Too many requests wait. Try again."}
+    assert json.loads(body) == {"error": "Too many requests are waiting. Try again."}
     go.set()
     first.join(PATIENCE)
     assert answers == [(200, {})]
@@ -225,7 +225,7 @@ def test_what_fails_inside_is_not_told(demo, monkeypatch):
 
     monkeypatch.setitem(demo.demo.models._answers[0], "fill_mask", broken)
     assert demo.ask("fill_mask") == (
-        500, {"error": "The demo failed; what it printed says how."})  # fmt: skip
+        500, {"error": "The demo failed; see what it printed."})  # fmt: skip
 
 
 def test_it_serves_until_it_is_stopped(presets):
@@ -255,5 +255,5 @@ def test_what_does_not_start(demo, presets, tmp_path):
     refused(FileNotFoundError, "nowhere", preset=str(tmp_path / "nowhere"))
     (tmp_path / "none.txt").write_text("\n\n")
     lines = str(tmp_path / "none.txt")
-    refused(ValueError, r"has one that is not empty. Received: .*none\.txt", lines=lines)
-    refused(ValueError, r"one preset at least. Received: none", preset=())
+    refused(ValueError, r"at least one line that is not empty. Received: .*none\.txt", lines=lines)
+    refused(ValueError, r"at least one preset. Received: none", preset=())

@@ -82,7 +82,9 @@ def test_what_is_no_site(presets, runtime, tmp_path):
     with pytest.raises(ValueError, match=r"Pretraining\. Received: a TextClassifier"):
         write_site(tmp_path / "site", presets["classifier"], runtime)
     runtime.write_bytes(b"another")
-    rule = rf"The runtime is npm's {site.RUNTIME}, of SHA-512 .*Received: '.*', of [\w+/]+=="
+    rule = (
+        rf"The runtime must be npm's {site.RUNTIME}, with SHA-512 .*Received: '.*', with [\w+/]+=="
+    )
     with pytest.raises(ValueError, match=rule):
         write_site(tmp_path / "site", presets["pretrained"], runtime)
     assert not (tmp_path / "site").exists()

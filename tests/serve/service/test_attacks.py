@@ -129,9 +129,9 @@ def test_a_tensor_is_made_when_its_name_type_and_shape_fit(channel, monkeypatch)
     names = request("reviews", **{f"x{i}": ["a"] for i in range(100)})
     for i in range(100):
         with_shape(names, f"x{i}", 20_000)
-    assert "takes 'text'. Received: 'x" in refused(channel, names)[1]
+    assert "are 'text'. Received: 'x" in refused(channel, names)[1]
     many = with_shape(request("reviews", text=["a"]), "text", 20_000)
-    assert refused(channel, many)[1] == "A request has 16 texts at most. Received: 20000"
+    assert refused(channel, many)[1] == "A request must have at most 16 texts. Received: 20000"
     total = request("operations", "total", numbers=np.ones((1, 1), "float32"))
     for sizes in ((10**6, 0), (1, 10**6), (0, 10**18)):
         assert refused(channel, with_shape(total, "numbers", *sizes))[0] == "INVALID_ARGUMENT"
@@ -153,7 +153,9 @@ def test_a_compressed_message_is_not_unpacked(channel):
 def test_empty_words_are_counted():
     options = ServiceOptions(model=["a=b"], max_text_bytes=1000)
     check_limits({"words": np.full((2, 1000), b"", object)}, 2, options)
-    with pytest.raises(Refused, match=r"A text has 1000 bytes at most\. Received: one of 1001"):
+    with pytest.raises(
+        Refused, match=r"A text must have at most 1000 bytes\. Received: one of 1001"
+    ):
         check_limits({"words": np.full((2, 1001), b"", object)}, 2, options)
 
 

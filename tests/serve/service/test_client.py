@@ -47,7 +47,7 @@ def test_the_same_in_an_event_loop(service, classifier):
             many = await asyncio.gather(*(client.encode([x] * 3) for x in "abcdefgh"))
             masks = await client.fill_mask(["_", "a"])
             assert [len(found) for found in masks] == [1, 0]
-            with pytest.raises(ValueError, match="Vectors are of one text at least"):
+            with pytest.raises(ValueError, match="`texts` must have at least one text"):
                 await client.embed([])
             return found, both, many
 
@@ -61,27 +61,27 @@ def test_the_same_in_an_event_loop(service, classifier):
 
 def test_refusals(service):
     client = Client(service.address)
-    with pytest.raises(ServiceError, match="There are the models") as error:
+    with pytest.raises(ServiceError, match="The models of the service are") as error:
         client.predict("none", ["a"])
     assert error.value.status == 404
     with pytest.raises(ServiceError, match="fills masks"):
         client.fill_mask(["a"], model="reviews")
-    with pytest.raises(ValueError, match=r"Texts are a list of strings\. Received: 'a'"):
+    with pytest.raises(ValueError, match=r"`texts` must be a list of strings\. Received: 'a'"):
         client.embed("a")
-    with pytest.raises(ValueError, match="All inputs have the same number of rows"):
+    with pytest.raises(ValueError, match="All inputs must have the same number of rows"):
         client.predict("reviews", {"first": ["a"], "second": []})
-    with pytest.raises(ValueError, match="Texts are valid Unicode"):
+    with pytest.raises(ValueError, match="Texts must be valid Unicode"):
         client.embed(["\ud800"])
-    with pytest.raises(ValueError, match="Vectors are of one text at least"):
+    with pytest.raises(ValueError, match="`texts` must have at least one text"):
         client.embed([])
     assert client.predict("reviews", []) == []
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:80", "ftp://a", "http://", "http://a/b", ""])
 def test_addresses(address):
-    with pytest.raises(ValueError, match="An address is http://HOST:PORT"):
+    with pytest.raises(ValueError, match="`address` must be http://HOST:PORT"):
         Client(address)
-    with pytest.raises(ValueError, match=r"`batch_size` is 1 at least\. Received: 0"):
+    with pytest.raises(ValueError, match=r"`batch_size` must be at least 1\. Received: 0"):
         Client("http://a", batch_size=0)
 
 
@@ -133,7 +133,7 @@ def test_it_comes_again_when_it_is_told_to(scripted):
         Client(scripted.address, timeout=4).embed(["a"])
     assert error.value.status == 429
     scripted.script = [(503, {"Retry-After": "Wed, 21 Oct 2015"}, b"<html>")]
-    with pytest.raises(ServiceError, match="The service answered 503"):
+    with pytest.raises(ServiceError, match="The service responded with status 503"):
         Client(scripted.address).embed(["a"])
 
 
@@ -151,7 +151,7 @@ def test_a_token_is_sent(operations, tmp_path):
     options = {"model": [f"m={operations}"], "token_file": str(tmp_path / "token")}
     with running(**options) as service:
         assert Client(service.address, token="correct-horse").embed(["a"]).shape == (1, 3)
-        with pytest.raises(ServiceError, match="bears the service's token"):
+        with pytest.raises(ServiceError, match="must have the service's token"):
             Client(service.address).embed(["a"])
 
 
@@ -164,5 +164,7 @@ def test_it_needs_no_tensorflow():
 def test_names_of_columns_are_no_texts(table):
     with Client("http://localhost:1") as client:
         for ask in (client.embed, client.fill_mask):
-            with pytest.raises(ValueError, match=r"Texts are a list of strings\. Received: .*\("):
+            with pytest.raises(
+                ValueError, match=r"`texts` must be a list of strings\. Received: .*\("
+            ):
                 ask(table)

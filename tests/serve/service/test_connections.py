@@ -165,7 +165,9 @@ def test_files_for_all_connections(monkeypatch):
     server._allow_files(options)
     assert len(allowed) == 1
     limits[0] = (100, 1000)
-    with pytest.raises(ValueError, match=r"take 2512 open files\. A process may have 1000: .*1000"):
+    with pytest.raises(
+        ValueError, match=r"require 2512 open files, but a process may have 1000: .*1000"
+    ):
         server._allow_files(options)
 
 
@@ -198,7 +200,7 @@ def test_it_says_that_it_loads(operations, monkeypatch):
         for method, path in (("GET", "/health"), ("POST", OPERATIONS), ("GET", "/metrics")):
             status, answer, headers = probe.request(method, path, SAME)
             assert (status, headers["retry-after"]) == (503, "1")
-            assert answer == {"error": "The models are loaded. Try again later."}
+            assert answer == {"error": "The models are still loading. Try again later."}
         go.set()
         with made.result() as service:
             assert service.get("/health")[0] == service.post(OPERATIONS, SAME)[0] == 200

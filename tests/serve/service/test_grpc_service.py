@@ -79,21 +79,21 @@ def test_metadata_and_status(channel):
 
 def test_refusals(channel):
     code, text = refused(channel, request("none", text=["a"]))
-    assert (code, text[:20]) == ("NOT_FOUND", "There are the models")
+    assert (code, text[:29]) == ("NOT_FOUND", "The models of the service are")
     assert refused(channel, request("reviews", text=[1.0])) == (
         "INVALID_ARGUMENT",
-        "The input 'text' is string of shape (B,). Received: float32 of shape (1,)",
+        "The input 'text' must be string of shape (B,). Received: float32 of shape (1,)",
     )
     assert refused(channel, request("reviews", txt=["a"])) == (
         "INVALID_ARGUMENT",
-        "The signature 'serving_default' takes 'text'. Received: 'txt'",
+        "The inputs of the signature 'serving_default' are 'text'. Received: 'txt'",
     )
     assert refused(channel, request("reviews", text=["a"] * 17)) == (
         "INVALID_ARGUMENT",
-        "A request has 16 texts at most. Received: 17",
+        "A request must have at most 16 texts. Received: 17",
     )
     code, text = refused(channel, request("operations", "polite", text=["rude"]))
-    assert (code, text[:20]) == ("INVALID_ARGUMENT", "The model does not t")
+    assert (code, text[:20]) == ("INVALID_ARGUMENT", "The model does not a")
     labelled = request("reviews", text=["a"])
     labelled.model_spec.version_label = "stable"
     assert refused(channel, labelled)[0] == "NOT_FOUND"

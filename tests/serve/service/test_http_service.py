@@ -145,9 +145,9 @@ def test_embed_finds_the_one_model(service):
     assert service.post("/embed", {"texts": ["abc"], "model": "operations"})[0] == 200
     status, answer = service.post("/embed", {"texts": ["abc"], "model": "reviews"})
     assert (status, answer["error"]) == (
-        400, "The model is one that gives vectors. Received: 'reviews'")  # fmt: skip
+        400, "`model` must be one that embeds texts. Received: 'reviews'")  # fmt: skip
     status, answer = service.post("/fill_mask", {"texts": ["abc"], "model": "reviews"})
-    rule = "The model is one that fills masks. Received: 'reviews'"
+    rule = "`model` must be one that fills masks. Received: 'reviews'"
     assert (status, answer["error"]) == (400, rule)
 
 
@@ -167,7 +167,10 @@ def test_fill_mask_answers_each_text_by_itself(service, gate):
 def test_a_model_is_named_where_several_can_do_it(operations):
     with running(model=[f"a={operations}", f"b={operations}"]) as service:
         status, answer = service.post("/embed", {"texts": ["abc"]})
-        rule = "`model` is left out where one model gives vectors. Received: none, of 2 (a, b)"
+        rule = (
+            "`model` must be given unless exactly one model embeds texts. "
+            "Received: none, of 2 (a, b)"
+        )
         assert (status, answer["error"]) == (400, rule)
         assert service.post("/embed", {"texts": ["abc"], "model": "b"})[0] == 200
         assert service.post("/embed", {"texts": ["abc"], "model": "c"})[0] == 404
@@ -194,66 +197,70 @@ def test_status_metadata_health(service):
     ("path", "body", "status", "error"),
     [
         ("/v1/models/none:predict", {"instances": ["a"]}, 404,
-         "There are the models 'operations', 'reviews'. Received: 'none'"),
+         "The models of the service are 'operations', 'reviews'. Received: 'none'"),
         ("/v1/models/..%2F..%2Fetc:predict", {"instances": ["a"]}, 404, None),
         ("/v1/models/reviews/versions/7:predict", {"instances": ["a"]}, 404,
-         "The model 'reviews' is served in the versions 1. Received: 7"),
+         "The versions of the model 'reviews' are 1. Received: 7"),
         ("/v1/models/reviews/versions/x:predict", {"instances": ["a"]}, 400,
-         "A version is a whole number. Received: 'x'"),
+         "A version must be a whole number. Received: 'x'"),
         ("/v1/models/reviews:classify", {}, 404,
-         "Models answer to :predict. Received: ':classify'"),
+         "Models support only :predict. Received: ':classify'"),
         ("/v1/models/reviews", {}, 405, "Method Not Allowed"),
         ("/etc/passwd", {}, 404, "Not Found"),
         (REVIEWS, {"instances": ["a"], "signature_name": "none"}, 400,
-         "The model has the signatures 'classify', 'classify_pairs', 'serving_default'. "
+         "The signatures of the model are 'classify', 'classify_pairs', 'serving_default'. "
          "Received: 'none'"),
         (REVIEWS, {"instances": ["a"], "signature_name": 3}, 400,
-         "`signature_name` is a string. Received: 3"),
+         "`signature_name` must be a string. Received: 3"),
         (REVIEWS, {"instances": ["a"], "x": 1}, 400,
-         "A request has signature_name, instances, inputs and nothing else. Received: ['x']"),
+         "A request must only have the keys signature_name, instances, inputs. Received: ['x']"),
         (REVIEWS, {}, 400,
-         "A request has `instances`, rows, or `inputs`, columns. Received: neither"),
+         "A request must have either `instances` (rows) or `inputs` (columns). Received: neither"),
         (REVIEWS, {"instances": ["a"], "inputs": ["a"]}, 400,
-         "A request has `instances`, rows, or `inputs`, columns. Received: both"),
-        (REVIEWS, {"instances": "a"}, 400, "`instances` is a list of rows. Received: 'a'"),
-        (REVIEWS, {"instances": []}, 400, "A request has one text or row at least. Received: none"),
-        (REVIEWS, {"inputs": []}, 400, "A request has one text or row at least. Received: none"),
+         "A request must have either `instances` (rows) or `inputs` (columns). Received: both"),
+        (REVIEWS, {"instances": "a"}, 400, "`instances` must be a list of rows. Received: 'a'"),
+        (REVIEWS, {"instances": []}, 400,
+         "A request must have at least one text or row. Received: none"),
+        (REVIEWS, {"inputs": []}, 400,
+         "A request must have at least one text or row. Received: none"),
         (REVIEWS, {"instances": [1]}, 400,
-         "The input 'text' is string of shape (B,). Received: 1 in the place of a string"),
+         "The input 'text' must be string of shape (B,). Received: 1 instead of a string"),
         (REVIEWS, {"instances": [["a"]]}, 400,
-         "The input 'text' is string of shape (B,). "
-         "Received: a list of 1 in the place of a string"),
+         "The input 'text' must be string of shape (B,). "
+         "Received: a list of 1 instead of a string"),
         (REVIEWS, {"inputs": "a"}, 400,
-         "The input 'text' is string of shape (B,). Received: 'a' in the place of a list"),
-        (REVIEWS, {"instances": [{"txt": "a"}]}, 400, "The signature takes text. Received: 'txt'"),
+         "The input 'text' must be string of shape (B,). Received: 'a' instead of a list"),
+        (REVIEWS, {"instances": [{"txt": "a"}]}, 400,
+         "The inputs of the signature are text. Received: 'txt'"),
         (REVIEWS, {"instances": [{"text": "a"}, "b"]}, 400,
-         "Each of `instances` is an object of the inputs text. Received: 'b'"),
+         "Each of `instances` must be an object with the inputs text. Received: 'b'"),
         (REVIEWS, {"instances": [{"b64": "?"}]}, 400,
-         "The input 'text' is string of shape (B,). Received: no base64 in `b64`"),
+         "The input 'text' must be string of shape (B,). Received: invalid base64 in `b64`"),
         (OPERATIONS, {"signature_name": "total", "inputs": [[1], [2, 3]]}, 400,
-         "The input 'numbers' is float32 of shape (B, any). "
+         "The input 'numbers' must be float32 of shape (B, any). "
          "Received: lists of different lengths, 1 and 2"),
         (OPERATIONS, {"signature_name": "total", "inputs": [[True]]}, 400,
-         "The input 'numbers' is float32 of shape (B, any). "
-         "Received: true, where there are numbers"),
+         "The input 'numbers' must be float32 of shape (B, any). "
+         "Received: true instead of numbers"),
         (OPERATIONS, {"signature_name": "counted", "inputs": {"ids": [2**40], "flags": [True]}},
          400, None),
         (OPERATIONS, {"signature_name": "counted", "inputs": {"ids": [1.5], "flags": [True]}}, 400,
-         "The input 'ids' is int32 of shape (B,). Received: 1.5, where there are whole numbers"),
+         "The input 'ids' must be int32 of shape (B,). Received: 1.5 instead of whole numbers"),
         (OPERATIONS, {"signature_name": "counted", "inputs": {"ids": [1, 2], "flags": [True]}}, 400,
-         "All inputs have the same number of rows. Received: [1, 2]"),
+         "All inputs must have the same number of rows. Received: [1, 2]"),
         (OPERATIONS, {"signature_name": "scale", "instances": [{"numbers": 1, "factor": 2}]}, 400,
-         "The signature 'scale' has no rows: send `inputs`. Received: `instances`"),
+         "The signature 'scale' has no rows: use `inputs`. Received: `instances`"),
         (OPERATIONS, {"signature_name": "polite", "instances": ["how rude"]}, 400, None),
-        (REVIEWS, {"instances": ["a"] * 17}, 413, "A request has 16 texts at most. Received: 17"),
+        (REVIEWS, {"instances": ["a"] * 17}, 413,
+         "A request must have at most 16 texts. Received: 17"),
         (REVIEWS, {"instances": ["é" * 501]}, 413,
-         "A text has 1000 bytes at most. Received: one of 1002"),
+         "A text must have at most 1000 bytes. Received: one of 1002"),
         (REVIEWS, {"instances": ["a" * 30_000]}, 413,
-         "A request has 20000 bytes at most. Received: 30019 or more"),
+         "A request must have at most 20000 bytes. Received: 30019 or more"),
         ("/embed", {"texts": "a"}, 400,
-         "The input 'texts' is string of shape (B,). Received: 'a' in the place of a list"),
+         "The input 'texts' must be string of shape (B,). Received: 'a' instead of a list"),
         ("/embed", {}, 400,
-         "The input 'texts' is string of shape (B,). Received: null in the place of a list"),
+         "The input 'texts' must be string of shape (B,). Received: null instead of a list"),
     ],
 )  # fmt: skip
 def test_refusals_say_why(service, path, body, status, error):
@@ -385,7 +392,7 @@ def test_one_text_that_the_model_refuses_costs_the_others_nothing(service, gate)
         gate.open.set()
         found = answers.result()
     assert [status for status, _, _ in found] == [200, 400, 200, 200]
-    assert "The model does not take these inputs" in found[1][1]["error"]
+    assert "The model does not accept these inputs" in found[1][1]["error"]
 
 
 def test_too_many_are_told_to_come_again_and_none_is_lost(operations, gate):
@@ -404,7 +411,7 @@ def test_too_many_are_told_to_come_again_and_none_is_lost(operations, gate):
         assert all(x[:2] == (200, {"predictions": ["a fox"]}) for x in found)
         for status, answer, more in refused:
             assert status == 429
-            rule = "Too many texts wait: 8 may at most. Try again later."
+            rule = "Too many texts are waiting: at most 8 may wait. Try again later."
             assert answer["error"].startswith(rule)
             assert int(more["retry-after"]) >= 1
         assert sum(gate.runs) == len(accepted)
@@ -436,7 +443,7 @@ def test_slow_clients_and_slow_models_end(operations, gate):
         status, answer, more = service.request("POST", OPERATIONS, SAME)
         assert (status, more["retry-after"]) == (503, "1")
         assert answer["error"] == (
-            "A request is computed in 1 seconds at most. Received: one that takes longer"
+            "A request must be computed within 1 seconds. Received: one that takes longer"
         )
         gate.open.set()
 
@@ -488,7 +495,7 @@ def test_a_token(operations, tmp_path):
             status, answer, headers = service.request("POST", OPERATIONS, SAME, more)
             assert (status, headers["www-authenticate"]) == (401, "Bearer")
             assert answer == {
-                "error": "A request bears the service's token. Received: none, or another"
+                "error": "A request must have the service's token. Received: none, or another"
             }
         for path in ("/metrics", "/v1/models/operations"):
             assert service.request("GET", path)[0] == 401

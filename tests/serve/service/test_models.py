@@ -64,7 +64,7 @@ def test_several_versions_at_once_and_one_that_is_damaged(folder, operations):
         assert versions(service) == [("3", "END"), ("2", "AVAILABLE"), ("1", "AVAILABLE")]
         status = service.get("/v1/models/m/versions/3")[1]["model_version_status"][0]["status"]
         assert status["error_message"].startswith(
-            "The folder holds no SavedModel or export that loads ("
+            "The folder must have a SavedModel or an export that can be loaded ("
         )
         for number, wanted in (("1", 200), ("2", 200), ("3", 404)):
             assert service.post(f"/v1/models/m/versions/{number}:predict", BODY)[0] == wanted
@@ -150,7 +150,7 @@ def test_what_waits_for_an_old_version_is_answered(folder, operations, gate, mon
                 (folder / "1").mkdir(parents=True),
                 (folder / "1" / "saved_model.pb").write_bytes(b"a"),
             ],
-            "of which one loads. The folder holds no SavedModel or export that loads",
+            "of which one loads. The folder must have a SavedModel or an export that can be loaded",
         ),
     ],
 )

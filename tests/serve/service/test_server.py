@@ -88,14 +88,14 @@ print(found(intra_op_threads=2))
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     cores = int(usable_cores())
     assert run.stdout.splitlines() == [str([(cores, 1), (3, 1), (None, 0)]), "(None, 0)"]
-    assert "TensorFlow runs already" in run.stderr
+    assert "TensorFlow has already started" in run.stderr
 
 
 def test_beside_other_work_threads_are_those_of_the_process(operations, caplog):
     for threads, warns in ((1, False), (0, True)):
         caplog.clear()
         with running(model=[f"m={operations}"], intra_op_threads=threads):
-            assert ("`intra_op_threads` is for kbert-serve" in caplog.text) is warns
+            assert ("`intra_op_threads` is supported by kbert-serve" in caplog.text) is warns
 
 
 def test_sigterm_stops_it(operations):
@@ -145,12 +145,12 @@ def test_https(operations, certificate):
 @pytest.mark.parametrize(
     ("settings", "error", "message"),
     [
-        ({"token_file": "short"}, ValueError, "A token is 8 to 4,096 .* Received: 5 bytes in"),
+        ({"token_file": "short"}, ValueError, "A token must be 8 to 4,096 .* Received: 5 bytes in"),
         ({"token_file": "none"}, FileNotFoundError, "none"),
         (
             {"tls_certificate": "short", "tls_key": "short"},
             ValueError,
-            r"are PEM files .*PEM.*Received: tls_certificate=.*short, tls_key=.*short",
+            r"must be PEM files .*PEM.*Received: tls_certificate=.*short, tls_key=.*short",
         ),
         ({"host": "127.0.0.1", "port": "taken"}, OSError, r"The port cannot be opened \(.*in use"),
     ],

@@ -8,13 +8,16 @@ from kbert.serve import ServiceOptions
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"model": []}, "A service has one model at least. Received: none"),
-        ({"model": ["a"]}, "`model` is NAME=FOLDER, .* Received: 'a'"),
-        ({"model": ["a/b=c"]}, "`model` is NAME=FOLDER, .* Received: 'a/b=c'"),
-        ({"model": ["a="]}, "`model` is NAME=FOLDER, .* Received: 'a='"),
-        ({"model": ["a=b", "a=c"]}, "Each model has a name of its own. Received: 'a' twice"),
-        ({"tls_key": "k"}, "TLS takes both, .* Received: tls_certificate=None, tls_key='k'"),
-        ({"max_texts": 9, "max_waiting": 8}, "`max_texts` is `max_waiting` at most. Received: "),
+        ({"model": []}, "A service requires at least one model. Received: none"),
+        ({"model": ["a"]}, "`model` must be NAME=FOLDER, .* Received: 'a'"),
+        ({"model": ["a/b=c"]}, "`model` must be NAME=FOLDER, .* Received: 'a/b=c'"),
+        ({"model": ["a="]}, "`model` must be NAME=FOLDER, .* Received: 'a='"),
+        ({"model": ["a=b", "a=c"]}, "Names of models must be unique. Received: 'a' twice"),
+        ({"tls_key": "k"}, "must be given together. Received: tls_certificate=None, tls_key='k'"),
+        (
+            {"max_texts": 9, "max_waiting": 8},
+            "`max_texts` must be at most `max_waiting`, .* Received: ",
+        ),
         ({"timeout_seconds": 0}, "`timeout_seconds` must be a number above 0. Received: 0"),
     ],
 )

@@ -153,7 +153,7 @@ def test_what_is_exported_and_answers_files_is_the_embedder(encoder, tokenizer, 
     answers, cut = ask.answer(as_table(texts), ask.options(), batch_size=2)
     assert_close(np.array([x["vector"] for x in answers]), task.predict(texts), 1e-5)
     assert cut == 0
-    with pytest.raises(ValueError, match="`prompt` is query or document"):
+    with pytest.raises(ValueError, match="`prompt` must be query or document"):
         ask.answer(as_table(texts), ask.options(prompt="query"), batch_size=2)
 
 
@@ -181,10 +181,10 @@ def test_rows_count_their_weights(encoder, tokenizer):
 def test_labels_are_warned_of(encoder, tokenizer, caplog):
     task = TextDenoiser(encoder, tokenizer, decoder_layers=1)
     task.tokenize(as_table(["the fox"], [1]), labelled=True)
-    assert "the labels are not read" in caplog.text
+    assert "the labels are ignored" in caplog.text
 
 
 def test_other_encoders_are_refused(tokenizer):
     config = tiny_config(vocabulary_size=tokenizer.vocabulary_size).replace(embedding_size=8)
-    with pytest.raises(ValueError, match="embeddings must be as wide as its layers"):
+    with pytest.raises(ValueError, match="must equal its `hidden_size`"):
         TextDenoiser(kbert.Encoder(config), tokenizer)

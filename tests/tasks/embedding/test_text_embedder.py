@@ -209,7 +209,7 @@ def test_vectors_are_computed_twice_with_the_same_dropout(config, tokenizer, mir
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
 def test_texts_alone_without_dropout_are_warned_of(config, tokenizer, caplog, dropout):
     make(config, tokenizer, dropout=dropout).fit(TEXTS, epochs=1, verbose=0)
-    assert ("the encoder has none" in caplog.text) == (dropout == 0)
+    assert ("the encoder has no dropout" in caplog.text) == (dropout == 0)
 
 
 def test_of_several_tasks_it_compares_whole_batches_or_none(config, tokenizer):
@@ -257,7 +257,7 @@ def test_a_runtime_with_a_text_a_row_answers_and_measures_all(config, tokenizer,
 
 def test_a_refused_loss_leaves_the_objective(config, tokenizer):
     task = make(config, tokenizer)
-    with pytest.raises(ValueError, match="needs the columns first, label"):
+    with pytest.raises(ValueError, match="requires the columns first, label"):
         task.fit(PAIRS, loss="cosent", epochs=1, verbose=0)
     with pytest.raises(ValueError, match=r"`objective` must be one of .*Received: .*cosin"):
         task.fit(PAIRS, loss="cosin", epochs=1, verbose=0)
@@ -269,13 +269,13 @@ def test_a_refused_loss_leaves_the_objective(config, tokenizer):
 @pytest.mark.parametrize(
     ("data", "options", "message"),
     [
-        ((PAIRS, SCORES), {"loss": "ranking"}, "ranking does not read label"),
-        ((PAIRS, None), {"loss": "cosine"}, "cosine needs the columns first, label"),
-        ((PAIRS, None), {"loss": "triplet"}, "triplet needs the columns first, negatives"),
-        ((PAIRS, [2.0] * 6), {"loss": "cosine"}, "row 0 of the data.*from -1 to 1"),
-        ((PAIRS, ["yes"] * 6), {}, "how alike the two are, a number. Received: 'yes'"),
+        ((PAIRS, SCORES), {"loss": "ranking"}, "ranking does not support the columns label"),
+        ((PAIRS, None), {"loss": "cosine"}, "cosine requires the columns first, label"),
+        ((PAIRS, None), {"loss": "triplet"}, "triplet requires the columns first, negatives"),
+        ((PAIRS, [2.0] * 6), {"loss": "cosine"}, "row 0 of the data.*between -1 and 1"),
+        ((PAIRS, ["yes"] * 6), {}, "must be a number, their similarity. Received: 'yes'"),
         (({"text": ["a"], "vector": [[1.0]]}, None), {}, "list of 16 finite numbers"),
-        (({"label": [1.0]}, None), {}, "has the column `text`, or `first` and `second`"),
+        (({"label": [1.0]}, None), {}, "must have the column `text`, or `first` and `second`"),
         ((PAIRS, None), {"loss": "hinge"}, "`objective` must be one of"),
     ],
 )

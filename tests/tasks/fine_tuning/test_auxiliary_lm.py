@@ -71,5 +71,5 @@ def test_the_weight_is_a_decoder_s():
     assert auxiliary_weight(encoder, None) == auxiliary_weight(encoder, 0) == 0.0
     with pytest.raises(ValueError, match=r"auxiliary_lm_weight=0.5 on a Encoder"):
         auxiliary_weight(encoder, 0.5)
-    with pytest.raises(ValueError, match=r"is 0 or more.*auxiliary_lm_weight=-1"):
+    with pytest.raises(ValueError, match=r"must be 0 or more.*auxiliary_lm_weight=-1"):
         auxiliary_weight(decoder, -1)

@@ -185,9 +185,9 @@ def test_heads_that_no_task_has_are_told(tmp_path, tokenizer, model_type, ending
     saved(tmp_path, tokenizer, model_type, ending, labels=None, num_labels=1)
     named = rf"a head of {CLASSES[model_type]}{ending} that kbert has no task for \({weight}"
     for kind in (Task, CausalLM, TextClassifier, QuestionAnswerer):
-        with pytest.raises(ValueError, match=f"A {kind.__name__} is loaded from .*{named}"):
+        with pytest.raises(ValueError, match=f"A {kind.__name__} can only be .*{named}"):
             kind.from_preset(tmp_path)
-    with pytest.raises(ValueError, match=r"CausalLM is loaded .* strict=False takes the model alo"):
+    with pytest.raises(ValueError, match=r"CausalLM can only be .* strict=False loads the model"):
         CausalLM.from_preset(tmp_path)
     task = CausalLM.from_preset(tmp_path, strict=False)
     assert isinstance(task.decoder, kbert.Decoder)
@@ -208,10 +208,10 @@ def test_what_their_classifier_cannot_be(tmp_path, tokenizer):
     task = TextClassifier.from_preset(tmp_path / "theirs")
     task.classifier.dense.bias.assign([0.0, 0.5, 0.0])
     task.save_to_preset(tmp_path / "bias")
-    with pytest.raises(ValueError, match=r"GPT-2 has no bias. Received: a bias of up to 0.5"):
+    with pytest.raises(ValueError, match=r"GPT-2 must have no bias. Received: a bias of up to 0.5"):
         convert(tmp_path / "bias", tmp_path / "x", format="huggingface")
     begun = TextClassifier.from_preset(tmp_path / "theirs", new_head=True, labels=["a", "b"])
     begun.save_to_preset(tmp_path / "begun")
-    with pytest.raises(ValueError, match=r"the text alone. Received: one that learned on rows"):
+    with pytest.raises(ValueError, match=r"support input tokens. Received: one that was trained"):
         convert(tmp_path / "begun", tmp_path / "x", format="huggingface")
     assert json.loads((tmp_path / "begun" / "kbert.json").read_text())["task"].keys() >= {"kind"}

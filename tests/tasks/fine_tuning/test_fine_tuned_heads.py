@@ -232,7 +232,7 @@ def test_a_head_s_dropout_that_is_none_or_has_no_place(tmp_path, tokenizer, capl
     saved(tmp_path / "roberta", tokenizer, "roberta", "ForMultipleChoice")
     task = tasks.MultipleChoice.from_preset(tmp_path / "roberta", dropout=0.3)
     task.save_to_preset(tmp_path / "ours", "huggingface", architecture="roberta")
-    assert "RoBERTa has no place for the dropout of this head: dropout=0.3" in caplog.text
+    assert "RoBERTa does not support a dropout of this head: dropout=0.3" in caplog.text
 
 
 def head_arguments(kind) -> dict:
@@ -295,7 +295,7 @@ def test_settings_that_hugging_face_has_no_place_for_are_told(tmp_path, config, 
     task.save_to_preset(tmp_path / "ours")
     assert not caplog.text
     task.save_to_preset(tmp_path / "theirs", "huggingface")
-    assert "huggingface has no place for settings of the task: doc_stride=4" in caplog.text
+    assert "huggingface does not support these settings of the task: doc_stride=4" in caplog.text
 
 
 def test_a_conversion_keeps_the_task(tmp_path, config, tokenizer):
@@ -314,15 +314,15 @@ def test_a_folder_of_another_task_or_none(tmp_path, config, tokenizer):
     task.save_to_preset(tmp_path / "task")
     with pytest.raises(ValueError, match=r"TextClassifier. Received: a TextRegressor .*new_head"):
         tasks.TextClassifier.from_preset(tmp_path / "task")
-    with pytest.raises(ValueError, match=r"new_head=True is asked of .* Received: Task"):
+    with pytest.raises(ValueError, match=r"new_head=True must be passed to .* Received: Task"):
         tasks.Task.from_preset(tmp_path / "task", new_head=True)
     content = json.loads((tmp_path / "task" / "kbert.json").read_text())
     for kind in ("Summarizer", "adapt"):  # the second is a function there
         content["task"]["kind"] = kind
         (tmp_path / "task" / "kbert.json").write_text(json.dumps(content))
-        with pytest.raises(ValueError, match=f"it is loaded as, Task. Received: a {kind} in"):
+        with pytest.raises(ValueError, match=f"a task of the class Task. Received: a {kind} in"):
             tasks.Task.from_preset(tmp_path / "task")
     task.encoder.save_to_preset(tmp_path / "encoder")
     tokenizer.save(tmp_path / "encoder")
-    with pytest.raises(ValueError, match="A Task is loaded from a folder with its own heads"):
+    with pytest.raises(ValueError, match="A Task can only be loaded from a folder with its own"):
         tasks.Task.from_preset(tmp_path / "encoder")

@@ -42,7 +42,7 @@ def test_digits_that_are_names_stay_names(encoder, tokenizer):
 
 def test_one_hot_labels_are_refused_with_what_to_give(encoder, tokenizer):
     task = tasks.TextClassifier(encoder, tokenizer, ["ham", "spam"])
-    with pytest.raises(ValueError, match=r"row 0 .*not one-hot: give labels.argmax\(1\)"):
+    with pytest.raises(ValueError, match=r"row 0 .*not one-hot vectors: pass labels.argmax\(1\)"):
         task.fit(TEXTS, np.eye(2)[[0, 1, 0, 1]], **QUICK)
 
 
@@ -61,7 +61,7 @@ def test_texts_with_a_tag_for_each_word(encoder, tokenizer):
     history = task.fit(*data, validation_data=data, **QUICK)
     assert "val_f1" in history.history
     assert set(task.evaluate(*data, verbose=0)) >= {"f1", "accuracy"}
-    with pytest.raises(ValueError, match=r"one label a word. Received: 2 words and 1 labels"):
+    with pytest.raises(ValueError, match=r"one label per word. Received: 2 words and 1 labels"):
         task.fit(["Ada Lovelace"], [["B-PER"]], **QUICK)
     with pytest.raises(ValueError, match="column 'labels' already"):
         task.fit({"text": ["a"], "labels": [["O"]]}, [["O"]], **QUICK)

@@ -85,7 +85,7 @@ def test_a_number_is_the_class_that_is_called_so():
     "names", ["ham", b"ham", 0, -2, True, [], {"a", "b"}, [0.5, 1], [None], [["a"]], None, 2.0]
 )
 def test_what_are_no_names(names):
-    with pytest.raises(ValueError, match=r"must be a list of names .* or how many there are"):
+    with pytest.raises(ValueError, match=r"a list of class names, .* or the number of classes"):
         Labels(names)
 
 
@@ -94,7 +94,7 @@ def test_held_out_labels():
     LABELS.check_seen(table([["a"], []]), table([[], ["a"]]))
     with pytest.raises(ValueError, match=r"row 1 .*occur in the training data. Received: 'c'"):
         LABELS.check_seen(table([[], ["a"]]), table([["a"], ["c"]]))
-    with pytest.raises(ValueError, match=r"row 0 .*of the kind .*, numbers. Received: 'a'"):
+    with pytest.raises(ValueError, match=r"row 0 .*the type .*, numbers. Received: 'a'"):
         LABELS.check_seen(table([0]), table(["a"]))
 
 
@@ -108,7 +108,7 @@ def test_class_weights():
     for wrong, message in (
         ({"d": 1}, "must name the task's classes, 'a', 'b', 'c'. Received: 'd'"),
         ({"a": float("nan")}, "0 or more"),
-        (dict.fromkeys("abc", 0), "some above 0"),
+        (dict.fromkeys("abc", 0), "at least one of them above 0"),
     ):
         with pytest.raises(ValueError, match=message):
             class_weights_of(LABELS.names, wrong, ids)
@@ -116,7 +116,7 @@ def test_class_weights():
 
 def test_thresholds():
     assert thresholds_of(LABELS.names, 0.25).tolist() == [0.25] * 3
-    with pytest.raises(ValueError, match=r"number from 0 to 1.*Received: {'a': -1, 'b': -1"):
+    with pytest.raises(ValueError, match=r"between 0 and 1.*Received: {'a': -1, 'b': -1"):
         thresholds_of(LABELS.names, -1)
 
 
@@ -150,7 +150,7 @@ def test_truths_are_no_tags_of_three_and_no_choices(tiny_encoder, tokenizer):
 @pytest.mark.parametrize("labels", [1, ["spam"]])
 def test_a_single_class_is_no_choice(labels, tiny_encoder, tokenizer):
     for cls in (kbert.tasks.TextClassifier, kbert.tasks.TokenClassifier):
-        with pytest.raises(ValueError, match=r"two classes or more.*Received: the one label"):
+        with pytest.raises(ValueError, match=r"at least two classes.*Received: the one label"):
             cls(tiny_encoder, tokenizer, labels)
     task = kbert.tasks.TextClassifier(tiny_encoder, tokenizer, labels, multi_label=True)
     assert len(task.labels) == 1

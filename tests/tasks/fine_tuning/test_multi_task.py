@@ -218,7 +218,7 @@ def test_how_often_a_task_is_drawn(sampling, shares):
 def test_a_task_that_is_never_drawn_is_told_of(config, tokenizer, caplog):
     multi = make(config, tokenizer, ["colour", "number"])
     multi.fit({"colour": colours(8), "number": numbers(8)}, epochs=1, steps_per_epoch=1, **FIT)
-    assert "is not drawn in epoch 1" in caplog.text
+    assert "has no steps in epoch 1" in caplog.text
 
 
 def test_what_cannot_be_trained_together(config, tokenizer):
@@ -228,10 +228,10 @@ def test_what_cannot_be_trained_together(config, tokenizer):
     with pytest.raises(ValueError, match="2 tasks on 2 encoders"):
         MultiTask({"a": multi.tasks["colour"], "b": other})
     for name in ("a b", "val_a", 1):
-        with pytest.raises(ValueError, match=rf"letters, digits and und.*val_, do. .*{name!r}"):
+        with pytest.raises(ValueError, match=rf"letters, digits and und.*val_, .*{name!r}"):
             MultiTask({name: other})
     for bare in (other, [other]):
-        with pytest.raises(TypeError, match="Tasks have names"):
+        with pytest.raises(TypeError, match="tasks must be a dict"):
             MultiTask(bare)
     with pytest.raises(ValueError, match="2 names, one task twice"):
         MultiTask({"a": other, "b": other})
@@ -243,16 +243,16 @@ def test_what_cannot_be_trained_together(config, tokenizer):
         MultiTask({"a": kbert.tasks.Pretraining(kbert.Encoder(config), tokenizer)})
     compiled = make(config, tokenizer, ["colour"])
     compiled.compile("sgd")
-    with pytest.raises(ValueError, match=r"compiled with an optimizer of its own.*learning_rate"):
+    with pytest.raises(ValueError, match=r"compiled with its own optimizer.*learning_rate"):
         compiled.fit({"colour": data["colour"]}, **FIT)
     task = compiled.tasks["colour"]
     task.compile("sgd")
     task.fit(*data["colour"], epochs=1, batch_size=8, verbose=0)
-    with pytest.raises(ValueError, match=r"compile the task after it.*a compiled TextClassifier"):
+    with pytest.raises(ValueError, match=r"then compile the task.*a compiled TextClassifier"):
         kbert.edit.adapters.add(task, "lora")
     kbert.edit.adapters.add(multi.tasks["colour"], "lora")
     multi.tasks["number"].variant = "lora"
-    with pytest.raises(ValueError, match=r"a named edit of its own, or none"):
+    with pytest.raises(ValueError, match=r"its own named edit, or none"):
         MultiTask(multi.tasks)
     with pytest.raises(ValueError, match=r"tasks' names, colour, number. Received: colour"):
         multi.fit({"colour": data["colour"]}, **FIT)
@@ -268,7 +268,7 @@ def test_what_cannot_be_trained_together(config, tokenizer):
         multi.fit(data, sampling="often", **FIT)
     with pytest.raises(ValueError, match=r"single tasks.*Received: freeze"):
         multi.fit(data, freeze="encoder/*", **FIT)
-    with pytest.raises(NotImplementedError, match="called by itself"):
+    with pytest.raises(NotImplementedError, match="Only single tasks can be called"):
         multi({})
 
 
@@ -289,7 +289,7 @@ def test_keras_other_methods_are_of_one_task_or_refused(config, tokenizer, tmp_p
     with pytest.raises(ValueError, match=r"precision=\"int8\".*for a MultiTask"):
         multi.quantize("int8")
     data = {name: make_data(4) for name, make_data in DATA.items()}
-    with pytest.raises(TypeError, match=r"evaluate\(\) takes no `steps`"):
+    with pytest.raises(TypeError, match=r"evaluate\(\) does not support `steps`"):
         multi.evaluate(data, steps=1)
     with pytest.raises(ValueError, match=r"single tasks.*Received: sample_weight"):
         multi.fit(data, sample_weight=np.ones(4), **FIT)
@@ -304,5 +304,5 @@ def test_lora_is_one_that_all_tasks_share(config, tokenizer):
     moved = {path for path, x in after.items() if not np.array_equal(x, before.get(path))}
     assert moved
     assert all("adapter_lora" in path for path in moved)
-    with pytest.raises(ValueError, match="Each task keeps to a named edit of its own"):
+    with pytest.raises(ValueError, match="no task may have its own named edit"):
         make(config, tokenizer, pal=True).enable_lora(2)

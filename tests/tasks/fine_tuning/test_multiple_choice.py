@@ -226,8 +226,8 @@ def test_two_replicas_train_as_one(config, tokenizer, mirrored):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"choices": [["one"]], "label": [0]}, r"row 0 of the data: a row has two choices.*\['one"),
-        ({"label": [2]}, "row 0 of the data: a label is the index.*from 0 to 1. Received: 2"),
+        ({"choices": [["one"]], "label": [0]}, r"row 0 .*must have at least two choices.*\['one"),
+        ({"label": [2]}, "row 0 .*: the label must be the index.*from 0 to 1. Received: 2"),
         ({"label": ["pen"]}, "index of the right choice.*Received: 'pen'"),
         ({"label": [-1]}, "index of the right choice.*Received: -1"),
     ],
@@ -293,7 +293,7 @@ def test_bad_input_has_a_defined_answer(exported):
     none = choose(context=tf.zeros([0], tf.string), choices=tf.zeros([0, 3], tf.string))
     assert none["probabilities"].shape == (0, 3)
     with pytest.raises(
-        tf.errors.InvalidArgumentError, match=r"a context for every row.*\] \[2\] \[3\]"
+        tf.errors.InvalidArgumentError, match=r"one text for each row.*\] \[2\] \[3\]"
     ):
         ask(["one", "two"], [["a", "b"], ["c", "d"], ["e", "f"]])
     with pytest.raises(tf.errors.InvalidArgumentError, match="expected to be a string tensor"):

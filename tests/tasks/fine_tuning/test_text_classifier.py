@@ -161,7 +161,7 @@ def test_labels_by_name_or_by_index(task):
     [
         (["yes", "no"], ["yes", "maybe"], "row 1 of the data: a label must be one of the task's 2"),
         (["yes", "yes"], ["yes", "no"], "row 1 .*must occur in the training data. Received: 'no'"),
-        (["yes", "no"], [1, 0], "row 0 .*of the kind of the training data's, names. Received: 1"),
+        (["yes", "no"], [1, 0], "row 0 .*the type of the training labels, names. Received: 1"),
         ([1, 2], [1, 0], "row 1 of the data: .*or by index from 0. Received: 2"),
         ([0.5, 1.0], [1, 0], "row 0 of the data: a label must be one of .*Received: 0.5"),
     ],
@@ -238,8 +238,8 @@ def test_thresholds_of_classes(config, tokenizer):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda task: task.report(SEVERAL, SEVERAL_LABELS), "A report has one label a row"),
-        (lambda task: task.evaluate(["a"], ["animal"]), "row 0 .*has a list of labels.*'animal'"),
+        (lambda task: task.report(SEVERAL, SEVERAL_LABELS), "requires one label per row"),
+        (lambda task: task.evaluate(["a"], ["animal"]), "row 0 .*have a list of labels.*'animal'"),
         (lambda task: task.evaluate(["a"], [["thing"]]), "row 0 .*one of the task's 2 classes"),
     ],
 )
@@ -289,7 +289,7 @@ def test_cut_texts_are_counted(config, tokenizer, caplog):
     task = make(config, tokenizer, max_length=16)
     task.predict([LONG, "fox", LONG])
     assert (
-        "2 of 3 examples are too long for rows of 16 tokens and are cut; with doc_stride"
+        "2 of 3 examples are longer than 16 tokens and are truncated; with doc_stride"
         in caplog.text
     )
     caplog.clear()
@@ -333,14 +333,14 @@ def test_replicas_and_micro_batches_train_as_one(config, tokenizer, mirrored, op
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"labels": []}, r"names of classes, in the order of the logits.*Received: \[\]"),
+        ({"labels": []}, r"class names, in the order of the logits.*Received: \[\]"),
         ({"labels": ["a", "a"]}, "must be unique. Received: \\['a'\\] twice"),
-        ({"max_length": 41}, "from 4 to 40, the encoder's max_positions. Received: max_length=41"),
+        ({"max_length": 41}, r"4 and 40 \(the encoder's max_positions\). Received: max_length=41"),
         ({"max_length": 8.5}, "`max_length` must be a whole number .*Received: 8.5"),
         ({"doc_stride": 0}, "`doc_stride` must be a whole .*of at least 1 .*Received: 0"),
         ({"pooling": "sum"}, "`pooling` must be one of .*Received: 'sum'"),
-        ({"multi_label": True, "threshold": 2}, "from 0 to 1.*Received: {'a': 2.0, 'b': 2.0}"),
-        ({"multi_label": True, "threshold": {"a": 0.5}}, "one for every label by name"),
+        ({"multi_label": True, "threshold": 2}, "between 0 and 1.*Received: {'a': 2.0, 'b': 2.0}"),
+        ({"multi_label": True, "threshold": {"a": 0.5}}, "a dict of one for every label"),
         (
             {"threshold": {"c": 0.5}},
             "threshold must name the task's classes, 'a', 'b'. Received: 'c'",
@@ -364,7 +364,7 @@ def test_an_encoder_without_a_pooler_is_refused_and_gets_a_new_one(config, token
 
 def test_a_folder_s_classes_in_another_order_are_refused(config, tokenizer, tmp_path):
     make(config, tokenizer, labels=["a", "b"]).save_to_preset(tmp_path)
-    with pytest.raises(ValueError, match=r"by their place.*Received: \['b', 'a'\].*\['a', 'b'\]"):
+    with pytest.raises(ValueError, match=r"in the order.*Received: \['b', 'a'\].*\['a', 'b'\]"):
         TextClassifier.from_preset(tmp_path, labels=["b", "a"])
     assert TextClassifier.from_preset(tmp_path, labels=["no", "yes"]).labels == ["no", "yes"]
     assert TextClassifier.from_preset(tmp_path, labels=["b", "a"], new_head=True).labels[0] == "b"

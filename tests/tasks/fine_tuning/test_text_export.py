@@ -89,7 +89,7 @@ def test_bad_input_has_a_defined_answer(config, tokenizer, stride, tmp_path):
         assert_close(default(text=long)["scores"], classify(text=long)["scores"], 1e-6)
     with pytest.raises(tf.errors.InvalidArgumentError, match="expected to be a string tensor"):
         classify(text=tf.constant([1.5]))
-    wanted = r"Every row needs all inputs.*of first, second:\] \[2\] \[1\]"
+    wanted = r"All inputs must have the same number of rows.*of first, second:\] \[2\] \[1\]"
     with pytest.raises(tf.errors.InvalidArgumentError, match=wanted):
         pairs(first=tf.constant(["a", "b"]), second=tf.constant(["a"]))
 

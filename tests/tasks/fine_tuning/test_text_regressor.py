@@ -98,9 +98,9 @@ def test_it_learns_in_the_units_of_the_data(task, tmp_path):
     ("call", "message"),
     [
         (lambda t: t.fit(["a"], ["high"]), "row 0 .*a regression must be a number. .*'high'"),
-        (lambda t: t.fit(["a"], [1.0], class_weights="balanced"), "belong to tasks with classes"),
+        (lambda t: t.fit(["a"], [1.0], class_weights="balanced"), "for tasks with classes only"),
         (lambda t: t.evaluate(["a"]), "no column 'label'"),
-        (lambda t: t.predict({"label": [1]}), "has the column `text`.*Received: label"),
+        (lambda t: t.predict({"label": [1]}), "must have the column `text`.*Received: label"),
     ],
 )
 def test_what_does_not_fit(task, call, message):

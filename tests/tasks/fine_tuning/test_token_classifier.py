@@ -331,7 +331,7 @@ def test_two_replicas_train_as_one(config, tokenizer, mirrored):
          r"\('O', .*Received: 'NOUN' for word 0, 'a'"),
         ({"words": [["a"]], "labels": [[5]]}, "Received: 5 for word 0"),
         ({"words": [["a"], ["a", "b"]], "labels": [["O"], ["O"]]},
-         "row 1 of the data: a sentence has one label a word. Received: 2 words and 1 labels"),
+         "row 1 .*: a sentence must have one label per word. Received: 2 words and 1 labels"),
         ({"words": [["a"]], "labels": [[None]]}, "'labels' must be a string. Received: None"),
         ({"first": ["a"], "second": ["b"], "labels": [["O"]]}, "column `words`.*first, second"),
         ({"words": [[]], "labels": [[]]}, "An evaluation needs words"),

@@ -89,11 +89,11 @@ def test_ids_in_and_ids_out_of_rows_of_any_number_and_length(task, folder):
 
 def test_another_way_than_the_exports_is_refused(folder):
     loaded = load_exported(folder)
-    rule = r"as it was told.*=Greedy\(\), max_new_tokens=9, stop_ids=\(3, 7\)\..*Received: method="
+    rule = r"be changed: .*=Greedy\(\), max_new_tokens=9, stop_ids=\(3, 7\)\..*Received: method="
     for options in ({"max_new_tokens": 6}, {"method": Beam()}, {"stop": [9]}):
         with pytest.raises(ValueError, match=rule):
             loaded.predict("a", **options)
-    with pytest.raises(ValueError, match=r"evaluated on labelled texts.*Received: a CausalLM"):
+    with pytest.raises(ValueError, match=r"fine-tuned on labelled texts.*Received: a CausalLM"):
         loaded.evaluate(writing.dataset(writing.random_batches(1)))
 
 
@@ -161,13 +161,13 @@ def test_int8_has_the_kernels_of_the_loop_in_8_bits(tmp_path):
 @pytest.mark.parametrize(
     ("options", "error"),
     [
-        ({"method": Sampling()}, r"by Greedy or Beam.*Received: Sampling\("),
+        ({"method": Sampling()}, r"use Greedy or Beam.*Received: Sampling\("),
         ({"method": "greedy"}, r"`method` must be.*Received: 'greedy'"),
-        ({"max_new_tokens": 60}, r"must take prompts of 8 tokens.*at most 56.*Received: 60"),
+        ({"max_new_tokens": 60}, r"at most 56, so that prompts of 8 tokens.*Received: 60"),
         ({"max_new_tokens": 0}, r"from 1 to 63.*Received: 0"),
         ({"stop_ids": [99]}, r"ids from 0 to.*Received: 99"),
-        ({"format": "openvino"}, r"CausalLM is exported to savedmodel or onnx\. Received: format="),
-        ({"format": "litert"}, r"CausalLM is exported to savedmodel or onnx\. Received: format="),
+        ({"format": "openvino"}, r"CausalLM must be savedmodel or onnx\. Received: format="),
+        ({"format": "litert"}, r"CausalLM must be savedmodel or onnx\. Received: format="),
     ],
 )
 def test_what_cannot_be_exported_is_refused_and_nothing_is_left(task, tmp_path, options, error):
@@ -191,6 +191,8 @@ def test_texts_that_differ_are_refused_and_nothing_is_left(task, tmp_path, monke
 
     monkeypatch.setattr(onnx, "write", write)
     monkeypatch.setattr(onnx, "load", load)
-    with pytest.raises(ValueError, match=r"may differ from TensorFlow.*Received: 1 in 'new_ids'"):
+    with pytest.raises(
+        ValueError, match=r"must not differ from TensorFlow.*Received: 1 in 'new_ids'"
+    ):
         task.export(tmp_path / "out", format="onnx", texts=["", "a b"], max_new_tokens=2)
     assert os.listdir(tmp_path) == []

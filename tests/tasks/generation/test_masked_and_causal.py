@@ -204,7 +204,7 @@ def test_what_does_not_fit_is_refused(corpus, tokenizer, batch, tmp_path):
     for changes, message in (
         ({"positions": "alibi"}, r"writes has positions of learned, .*positions='alibi'"),
         ({"positions": "rotary"}, r"no segments, unless .*num_segments=2, positions='rotary'"),
-        ({"embedding_size": 8}, r"as wide as its layers.*embedding_size=8, hidden_size=32"),
+        ({"embedding_size": 8}, r"equal to `hidden_size`.*embedding_size=8, hidden_size=32"),
     ):
         config = kbert.EncoderConfig(**{**SIZES, **changes})
         with pytest.raises(ValueError, match=message):
@@ -213,16 +213,16 @@ def test_what_does_not_fit_is_refused(corpus, tokenizer, batch, tmp_path):
         with pytest.raises(ValueError, match=r"`z_loss` must be a number that is at least 0"):
             make(tokenizer, z_loss=weight)
     task = make(tokenizer)
-    with pytest.raises(ValueError, match=r"must hold causal_mask: make the dataset with"):
+    with pytest.raises(ValueError, match=r"must contain causal_mask: make the dataset with"):
         task.loss_terms({k: x for k, x in batch.items() if k != "causal_mask"}, training=False)
     other = kbert.tasks.Pretraining(task.encoder, tokenizer, next_sentence=False)
     for name in ("causal_mask", "order_ids"):  # it would predict what it sees
         rows = {**{k: x for k, x in batch.items() if k != "causal_mask"}, name: batch["token_ids"]}
-        with pytest.raises(ValueError, match=rf"nothing is masked: .*Pretraining and .*{name}"):
+        with pytest.raises(ValueError, match=rf"have no masked tokens: .*Pretraining and .*{name}"):
             other.loss_terms(rows, training=False)
-    with pytest.raises(ValueError, match=r"No other library fills a mask at the place before"):
+    with pytest.raises(ValueError, match=r"no other library predicts a mask from the position"):
         task.save_to_preset(tmp_path, format="huggingface")
-    with pytest.raises(ValueError, match=r"`causal_share` needs segments without a label"):
+    with pytest.raises(ValueError, match=r"`causal_share` requires segments without a label"):
         batches(corpus, tokenizer, segments="pairs")
     gpt = kbert.WordTokenizer(["</S>", "<S>", "<UNK>", *WORDS])
     gpt.cls_id = None

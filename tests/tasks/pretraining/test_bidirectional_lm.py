@@ -258,7 +258,7 @@ def test_a_toy_language_is_learned(tmp_path):
     [
         ({"rows": 0}, "`batch_size` must be at least 1. Received: 0"),
         ({"negatives": 0}, "`negatives` must be at least 1. Received: 0"),
-        ({"vocabulary_size": None}, "needs a softmax.*Received: an Elmo with vocabulary_size=None"),
+        ({"vocabulary_size": None}, "requires a softmax.*: an Elmo with vocabulary_size=None"),
     ],
     ids=["rows", "negatives", "softmax"],
 )
@@ -273,7 +273,7 @@ def test_a_batch_of_other_rows_is_refused():
 
 
 def test_micro_batches_are_refused():
-    with pytest.raises(ValueError, match=r"whole batches.*Received: micro_batches=2"):
+    with pytest.raises(ValueError, match=r"with a memory.*Received: micro_batches=2"):
         make_task().compile(AdamW(), micro_batches=2)
 
 

@@ -93,7 +93,7 @@ def test_a_mask_behind_the_longest_text_gets_no_answer(exported):
     text = "[MASK] " + "a " * 60 + "[MASK]"
     answer = tf.saved_model.load(path).signatures["fill_mask"](text=tf.constant([text]))
     assert answer["tokens"].shape == (1, 1, 5)
-    with pytest.raises(ValueError, match="Every mask must lie within"):
+    with pytest.raises(ValueError, match="Every mask must be within"):
         task.predict(text)
 
 

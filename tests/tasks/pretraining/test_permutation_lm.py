@@ -249,7 +249,7 @@ def test_batches_of_others_are_refused(corpus, config, tokenizer, task):
     del batch["order_ids"]
     with pytest.raises(ValueError, match=r'make the dataset with masking="permutation"'):
         task.loss_terms(batch, training=False)
-    with pytest.raises(TypeError, match="must be made of an XlnetConfig"):
+    with pytest.raises(TypeError, match="XLNet, made of an XlnetConfig"):
         PermutationLM(kbert.Encoder(config), tokenizer)
 
 
@@ -385,8 +385,10 @@ def test_what_cannot_be_remembered_is_refused(corpus, tokenizer):
         task.fit(batches(corpus, tokenizer, batch_size=ROWS), steps_per_epoch=1, verbose=0)
     with pytest.raises(ValueError, match="batch_size=4 of the state"):
         task.fit(runs(corpus, tokenizer, batch_size=2), steps_per_epoch=1, verbose=0)
-    with pytest.raises(ValueError, match="whole batches"):
+    with pytest.raises(ValueError, match="must be 1 for a model with a memory"):
         task.compile("sgd", micro_batches=2)
     for settings in ({"pack": True}, {"short_sequence_share": 0.1}):
-        with pytest.raises(ValueError, match="Rows that go on in the next batch are full"):
+        with pytest.raises(
+            ValueError, match="Sequences that continue in the next batch must be full"
+        ):
             runs(corpus, tokenizer, **settings)

@@ -83,7 +83,7 @@ def test_next_sentence_needs_a_pooler(config, tokenizer):
 def test_a_sentence_objective_reads_the_first_token(config, tokenizer, objective):
     encoder = kbert.Encoder(config.replace(pooling="last"))
     objectives = {"next_sentence": False, objective: True}
-    with pytest.raises(ValueError, match=r"reads \[CLS\], which begins.*pooling='last'"):
+    with pytest.raises(ValueError, match=r"pools the first token, \[CLS\].*pooling='last'"):
         kbert.tasks.Pretraining(encoder, tokenizer, **objectives)
 
 

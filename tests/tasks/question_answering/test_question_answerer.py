@@ -248,7 +248,7 @@ def test_the_null_threshold_is_tuned(task, config, tokenizer):
     halfway = [(a + b) / 2 for a, b in itertools.pairwise(nulls)]
     outside = [nulls[0] - 0.5, nulls[-1] + 0.5]
     assert min(abs(x - tuned.null_threshold) for x in halfway + outside) < 1e-5
-    with pytest.raises(ValueError, match=r"some have no answer.*Received: 12 questions, all with"):
+    with pytest.raises(ValueError, match=r"without an answer.*Received: 12 questions, all with"):
         task.tune_null_threshold(TABLE)
 
 
@@ -356,7 +356,7 @@ def test_bad_answers_name_their_row(task, columns, message):
         task.evaluate({**data, **columns})
     with pytest.raises(ValueError, match="no column 'answers'"):
         task.evaluate([("he?", "the dog")])
-    with pytest.raises(ValueError, match=r"or pairs of them. Received: the columns \['text'\]"):
+    with pytest.raises(ValueError, match=r"`first` and `second`. Received: the columns \['text'\]"):
         task.predict(["he?"])
 
 
@@ -366,7 +366,7 @@ def test_bad_answers_name_their_row(task, columns, message):
         ({"max_question_length": 37}, "a token of the context. Received: max_question_length=37"),
         ({"doc_stride": 28}, "doc_stride must be from 1 to 27.*Received: doc_stride=28"),
         ({"doc_stride": 0}, "`doc_stride` must be .*at least 1 .*Received: 0"),
-        ({"max_length": 41}, "max_length must be from 4 to 40"),
+        ({"max_length": 41}, "max_length must be between 4 and 40"),
         ({"n_best": 0}, "`n_best` must be a whole number of at least 1. Received: 0"),
         ({"max_answer_length": 2.5}, "`max_answer_length` must be .*Received: 2.5"),
         ({"null_threshold": "0"}, "`null_threshold` must be a number or None. Received: '0'"),

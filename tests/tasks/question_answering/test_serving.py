@@ -104,7 +104,9 @@ def test_bad_input_has_a_defined_answer(exported):
     broken = ask([b"\xffhe?"], [b"the \xff\xfe king \xe5\x8c"])
     text = b"the \xff\xfe king \xe5\x8c".decode("utf-8", "replace")
     assert broken["answer"][0].decode() == text[broken["start"][0] : broken["end"][0]]
-    with pytest.raises(tf.errors.InvalidArgumentError, match="Every row needs all inputs"):
+    with pytest.raises(
+        tf.errors.InvalidArgumentError, match="All inputs must have the same number of rows"
+    ):
         ask(["he?"], ["a", "b"])
     with pytest.raises(tf.errors.InvalidArgumentError, match="expected to be a string tensor"):
         serve(question=tf.constant([1.5]), context=tf.constant(["a"]))

@@ -131,5 +131,5 @@ def test_other_words_are_refused(tmp_path):
 def test_arguments():
     with pytest.raises(ValueError, match=r"`words` must be one of gpt2, llama3.*'llama2'"):
         BytePairTokenizer([*CHARACTERS], [], words="llama2")
-    with pytest.raises(ValueError, match=r"Only GPT-2's words take a space.*'llama3'"):
+    with pytest.raises(ValueError, match=r"supported for GPT-2's words only.*'llama3'"):
         BytePairTokenizer([*CHARACTERS], [], words="llama3", add_prefix_space=True)

@@ -194,7 +194,7 @@ def test_decode(plain):
     assert plain.decode([[0, *ids, 2, 1, 3], []]) == [text, ""]
     assert plain.decode([0, 4, ids[0]], skip_special_tokens=False) == "<s><mask>low"
     assert tf.function(plain.decode)(plain.encode([text])).numpy().tolist() == [text.encode()]
-    with pytest.raises(ValueError, match=r"lie in 0\.\.266. Received: 267"):
+    with pytest.raises(ValueError, match=r"from 0 to 266. Received: 267"):
         plain.decode([267])
 
 
@@ -315,7 +315,12 @@ def test_vocabulary_and_merges_in_every_form(plain, tmp_path):
         (VOCABULARY, [], {"added_tokens": ["er", "x y"]}, "must be pieces .*Received: 'x y'"),
         (["", *VOCABULARY], [], {"added_tokens": [""]}, "and not empty. Received: ''"),
         (VOCABULARY, [], {"added_tokens": ["<s>"]}, "Received: '<s>' as both"),
-        (VOCABULARY, [], {"normalized_tokens": ["<s>"]}, "found at once. .*'<s>'. without"),
+        (
+            VOCABULARY,
+            [],
+            {"normalized_tokens": ["<s>"]},
+            "require a normalization .*'<s>'. without",
+        ),
         (
             VOCABULARY,
             [],

@@ -58,9 +58,9 @@ def test_a_tokenizer_for_corpora_keeps_sentences_apart():
 def test_errors():
     with pytest.raises(TypeError, match="one str of 3 characters; put it in a list"):
         train_byte_pair("low", 300)
-    with pytest.raises(ValueError, match=r"texts with words in them. Received: none"):
+    with pytest.raises(ValueError, match=r"requires texts with words. Received: none"):
         train_byte_pair([""], 300)
-    with pytest.raises(ValueError, match=r"hold 261 pieces before the first .*Received: 260"):
+    with pytest.raises(ValueError, match=r"must be at least 261: .*Received: 260"):
         train_byte_pair(corpus(), 260)
 
 

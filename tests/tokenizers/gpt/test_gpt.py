@@ -159,7 +159,7 @@ def test_the_files_of_the_release(files, ours, tmp_path):
     (tmp_path / "vocab.json").write_text(json.dumps(vocabulary))
     lines = ["#version: 0.2", *(" ".join(pair) for pair in merges), ""]
     (tmp_path / "merges.txt").write_text("\n".join(lines))
-    message = r"end words by \'</w>\' GPT\'s .*says that it is one.*Received: None in "
+    message = r"end words with '</w>' requires GPT's .*config.json: OpenAIGPT.*Received: None in "
     with pytest.raises(ValueError, match=message):
         load_tokenizer(tmp_path)
     (tmp_path / "config.json").write_text('{"model_type": "xlm"}')
@@ -183,8 +183,8 @@ def test_inside_a_saved_model(ours, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"special_tokens": {}}, "has an unknown token.*Received: special_tokens={}"),
-        ({"special_tokens": {"unk": "?"}}, "hold the special tokens. Received: '?"),
+        ({"special_tokens": {}}, "must have an unknown token.*Received: special_tokens={}"),
+        ({"special_tokens": {"unk": "?"}}, "contain the special tokens. Received: '?"),
         ({"additional_special_tokens": ["[X]"]}, r"special tokens. Received: '\[X\]'"),
         ({"merges": ["a c"]}, "both parts of every merge.*Received: merge a c"),
         ({"merges": ["a</w> b</w>"]}, "Received: merge a</w> b</w>"),
@@ -198,5 +198,5 @@ def test_what_is_no_tokenizer(arguments, message):
 
 
 def test_whole_words_cannot_be_masked(ours):
-    with pytest.raises(ValueError, match=r"say where a word ends. Received: a GptTokenizer"):
+    with pytest.raises(ValueError, match=r"show where a word ends. Received: a GptTokenizer"):
         _ = ours.continuation

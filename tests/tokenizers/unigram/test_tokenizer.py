@@ -292,13 +292,13 @@ def test_errors(cased_model, multilingual_model, tmp_path):
         ValueError, match=r"sentencepiece, fairseq, camembert, xlnet, deberta. Received: 'bert'"
     ):
         UnigramTokenizer(cased_model, layout="bert")
-    with pytest.raises(ValueError, match=r"begin with <unk>, <s>, </s>. Received: .*<pad>"):
+    with pytest.raises(ValueError, match=r"begins with <unk>, <s>, </s>. Received: .*<pad>"):
         UnigramTokenizer(cased_model, layout="fairseq")
     with pytest.raises(ValueError, match=r"with \[PAD\], \[CLS\], .*Received: .*<pad>"):
         UnigramTokenizer(cased_model, layout="deberta")
-    with pytest.raises(ValueError, match=r"steps of the preparation. Received: .*lowercase=True"):
+    with pytest.raises(ValueError, match=r"require the preparation. Received: .*lowercase=True"):
         UnigramTokenizer(cased_model, preparation=False, lowercase=True)
-    with pytest.raises(ValueError, match=r"are pieces of the model. Received: \['<hole>'\]"):
+    with pytest.raises(ValueError, match=r"must be pieces of the model. Received: \['<hole>'\]"):
         UnigramTokenizer(multilingual_model, special_tokens={"mask": "<hole>"})
     with pytest.raises(ValueError, match=r".byte. or .character.\. Received: 'word'"):
         UnigramTokenizer(cased_model).encode_with_offsets("the", unit="word")

@@ -53,11 +53,13 @@ def test_long_lines_are_cut_and_not_left_out():
 def test_errors():
     with pytest.raises(TypeError, match="one str of 3 characters; put it in a list"):
         train_unigram("low", 100)
-    with pytest.raises(TypeError, match=r"A text is a str or bytes. Received: 7"):
+    with pytest.raises(TypeError, match=r"A text must be a str or bytes. Received: 7"):
         train_unigram([7], 100)
-    with pytest.raises(ValueError, match=r"texts with words in them. Received: none"):
+    with pytest.raises(ValueError, match=r"requires texts with words. Received: none"):
         train_unigram(["", " \t"], 100)
-    with pytest.raises(ValueError, match=r"Received: vocabulary_size=20, .* says: Vocabulary size"):
+    with pytest.raises(
+        ValueError, match=r"Received: vocabulary_size=20, .* reports: Vocabulary size"
+    ):
         train_unigram(corpus(), 20)
 
 

@@ -76,7 +76,7 @@ def test_in_a_graph_and_of_an_empty_batch(theirs):
 @pytest.mark.parametrize(
     ("added", "message"),
     [
-        ({"99": {"content": "covid"}}, "without gaps.*'covid' with the id 99 behind 13 pieces"),
+        ({"99": {"content": "covid"}}, "without gaps.*'covid' with the id 99 after 13 pieces"),
     ],
 )
 def test_what_cannot_be_added_is_refused(tmp_path, added, message):
@@ -88,7 +88,7 @@ def test_what_cannot_be_added_is_refused(tmp_path, added, message):
 
 def test_settings_that_do_not_fit():
     for settings, message in (
-        ({"added_tokens": ["dog"]}, "must be pieces of the vocabulary.*'dog'"),
+        ({"added_tokens": ["dog"]}, "must be tokens of the vocabulary.*'dog'"),
         ({"added_tokens": ["[MASK]"]}, r"special or added.*'\[MASK\]'"),
         ({"normalized_tokens": ["pen"]}, "`normalized_tokens` must be added tokens.*'pen'"),
         ({"single_word_tokens": ["pen"]}, "`single_word_tokens` must be added tokens.*'pen'"),
@@ -161,7 +161,7 @@ def test_a_word_of_its_own_that_is_a_piece_too_is_refused(tmp_path):
     tokenizer = BertTokenizerFast(str(tmp_path / "vocab.txt"))
     tokenizer.add_tokens(AddedToken("pen", single_word=True))
     tokenizer.save_pretrained(tmp_path / "theirs")
-    with pytest.raises(ValueError, match=r"no word piece besides\. Received: 'pen' as both"):
+    with pytest.raises(ValueError, match=r"not be a word piece too\. Received: 'pen' as both"):
         load_tokenizer(tmp_path / "theirs")
 
 

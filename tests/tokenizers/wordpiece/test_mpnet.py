@@ -54,7 +54,7 @@ def test_masks_in_a_text(tokenizer):
 
 
 def test_a_vocabulary_without_a_mask_is_refused():
-    with pytest.raises(ValueError, match=r"must hold <pad>, .*, <mask>. Received: .* without"):
+    with pytest.raises(ValueError, match=r"must contain <pad>, .*, <mask>. Received: .* without"):
         WordPieceTokenizer(VOCABULARY[:-1])
 
 

@@ -78,13 +78,13 @@ def test_min_frequency():
 def test_errors():
     with pytest.raises(TypeError, match="one str of 3 characters; put it in a list"):
         train_wordpiece("low", 100)
-    with pytest.raises(TypeError, match=r"A text is a str or bytes. Received: 7"):
+    with pytest.raises(TypeError, match=r"A text must be a str or bytes. Received: 7"):
         train_wordpiece([7], 100)
-    with pytest.raises(ValueError, match=r"texts with words in them. Received: none"):
+    with pytest.raises(ValueError, match=r"requires texts with words. Received: none"):
         train_wordpiece(["", " \u200b"], 100)
-    with pytest.raises(ValueError, match=r"must hold \d+ pieces before the first .*Received: 20"):
+    with pytest.raises(ValueError, match=r"must be at least \d+: .*Received: 20"):
         train_wordpiece(corpus(), 20)
-    with pytest.raises(ValueError, match=r"lies in \(0, 1\]. Received: 0"):
+    with pytest.raises(ValueError, match=r"must be in \(0, 1\]. Received: 0"):
         train_wordpiece(corpus(), 100, character_coverage=0)
 
 

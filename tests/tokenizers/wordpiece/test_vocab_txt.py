@@ -35,8 +35,11 @@ def test_windows_line_ends_byte_order_mark_and_missing_last_line_feed(tmp_path):
     ("content", "message"),
     [
         ("\n".join([*GOOD, "pen"]), r"vocab.txt, line 6 and again at .*vocab.txt, line 8"),
-        ("\n".join([*GOOD[:3], "", *GOOD[3:]]), r"no empty pieces. Received: .*vocab.txt, line 4"),
-        ("\n".join(GOOD) + "\n\n", r"no empty pieces. Received: .*vocab.txt, line 8"),
+        (
+            "\n".join([*GOOD[:3], "", *GOOD[3:]]),
+            r"not contain empty pieces. Received: .*vocab.txt, line 4",
+        ),
+        ("\n".join(GOOD) + "\n\n", r"not contain empty pieces. Received: .*vocab.txt, line 8"),
         ("\n".join(GOOD[2:]), r"vocab.txt without \[PAD\], \[UNK\]"),
         ("", r"vocab.txt without \[PAD\], \[UNK\], \[CLS\], \[SEP\], \[MASK\]"),
         ("\n".join(GOOD).encode() + b"\n\xff", r"must be UTF-8. Received: .*vocab.txt, line 8"),
@@ -59,7 +62,7 @@ def test_a_bad_list_names_the_entry():
 
 
 def test_a_vocabulary_without_pieces_is_refused_with_the_first_text():
-    with pytest.raises(ValueError, match="tensorflow-text cannot work with this vocabulary"):
+    with pytest.raises(ValueError, match="tensorflow-text does not support this vocabulary"):
         WordPieceTokenizer(SPECIAL_TOKENS)(["pen"])
 
 

@@ -101,7 +101,7 @@ def test_special_tokens_are_words(size):
 @pytest.mark.parametrize("size", [2, 0, -1])
 def test_a_word_needs_three_places(size):
     for make in (lambda: character_ids(["a"], size), lambda: CharacterTokenizer(size)):
-        with pytest.raises(ValueError, match=f"must be 3 or more. Received: {size}"):
+        with pytest.raises(ValueError, match=f"must be 3 or more.*Received: {size}"):
             make()
 
 

@@ -134,7 +134,7 @@ def test_bilm_folders_and_files(tmp_path, name):
 
 
 BROKEN = {
-    "the\n\nsun": "no empty words. Received: {path}, line 5 is empty",
+    "the\n\nsun": "must not contain empty words. Received: {path}, line 5 is empty",
     "the\n!!!MAXTERMID\nsun\nthe": "unique. Received: 'the' at {path}, line 4 and again at {path}, "
     "line 7",
     "the\nsu\xff": "must be UTF-8. Received: {path}, line 5: invalid start byte",

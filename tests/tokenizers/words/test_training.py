@@ -49,14 +49,14 @@ def test_words_that_have_an_id_already_have_no_other():
 
 
 def test_errors():
-    with pytest.raises(ValueError, match=r"texts with words in them. Received: none"):
+    with pytest.raises(ValueError, match=r"requires texts with words. Received: none"):
         train_words([" ", "<S>"])
     for size in (3, -1):
-        with pytest.raises(ValueError, match=f"must hold a word besides .*Received: {size}"):
+        with pytest.raises(ValueError, match=f"must include a word besides .*Received: {size}"):
             train_words(corpus(), size)
     with pytest.raises(TypeError, match="one str of 3 characters; put it in a list"):
         train_words("low")
-    with pytest.raises(ValueError, match=r"words keep a text as it is. .*kind='words'"):
+    with pytest.raises(ValueError, match=r"words do not support lowercase. .*kind='words'"):
         train_tokenizer(corpus(), 10, kind="words", lowercase=True)
     with pytest.raises(ValueError, match=r"one of wordpiece, .*Received: 'letters'"):
         train_tokenizer(corpus(), 10, kind="letters")

@@ -115,10 +115,10 @@ def test_config_round_trip():
         ((0.1, 10, 0, "polynomial", 0.0), "`power` must be above 0 and finite. Received: 0.0"),
         ((0.1, 10, 11), "0 <= warmup_steps <= total_steps.*warmup_steps=11"),
         ((0.1, 0), "total_steps >= 1.*total_steps=0"),
-        ((0.1, 10, 0, "linear", 2.0), "`power` belongs to decay='polynomial'"),
+        ((0.1, 10, 0, "linear", 2.0), "`power` requires decay='polynomial'"),
         ((0.1, 10, 0, "inverse_sqrt"), "`warmup_steps` must be at least 1.*warmup_steps=0"),
         ((0.1, 10, 0, "wsd", 1.0, "after", 0.0), "`decay_share` must be above 0.*: 0.0"),
-        ((0.1, 10, 0, "linear", 1.0, "after", 0.5), "`decay_share` belongs to decay='wsd'.*0.5"),
+        ((0.1, 10, 0, "linear", 1.0, "after", 0.5), "`decay_share` requires decay='wsd'.*0.5"),
         ((0.1, 10, 0, "linear", 1.0, "knot"), "`join` must be one of .*Received: 'knot'"),
     ],
 )

@@ -73,7 +73,7 @@ def test_all_replicas_have_it(tmp_path, mirrored):
 def test_what_cannot_be_averaged_leaves_the_weights(task, states, tmp_path):
     with pytest.raises(ValueError, match=r"`last` must be at least 1. Received: 0"):
         average_checkpoints(task, tmp_path, last=0)
-    with pytest.raises(ValueError, match=r"mean of 5 .* needs as many.*Received: 4 in"):
+    with pytest.raises(ValueError, match=r"mean of 5 .* requires as many.*Received: 4 in"):
         average_checkpoints(task, tmp_path, last=5)
     path = tmp_path / "step-00000003.safetensors"
     path.write_bytes(path.read_bytes()[:-4] + b"oops")

@@ -109,7 +109,7 @@ def test_a_finished_run_is_only_loaded(whole):
     loaded = main(folder, task=task, evaluate=scripted())  # nothing is evaluated
     assert loaded.history == expected.history
     assert loaded.best_step == expected.best_step
-    assert str(loaded).startswith("finished before, nothing is left to train: trained for 18 steps")
+    assert str(loaded).startswith("already finished, nothing is left to train: trained for 18")
     assert weights(task) == expected_weights
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*.*")} == files
 
@@ -287,12 +287,12 @@ def test_a_dataset_that_ends_early_is_an_error():
     ("settings", "message"),
     [
         ({"plan": {"epochs": 0}}, "`epochs` must be at least 1. Received: 0"),
-        ({"patience": 2}, "need held-out data to evaluate on. Received: patience=2 without"),
-        ({"metric": "f1"}, "need held-out data to evaluate on. Received: metric='f1' without"),
+        ({"patience": 2}, "require held-out data. Received: patience=2 without"),
+        ({"metric": "f1"}, "require held-out data. Received: metric='f1' without"),
         ({"checkpoint_every": 0}, "`checkpoint_every` must be .*of at least 1.* Received: 0"),
-        ({"evaluate": dict, "patience": 1}, "`metric` must name .* Received: None with patience=1"),
-        ({"verbose": "line"}, 'verbose="line" is for phases'),
-        ({"resume": "changed"}, r"give a `model_dir`.* Received: resume='changed', model_dir=None"),
+        ({"evaluate": dict, "patience": 1}, "requires `metric`, .* Received: None with patience=1"),
+        ({"verbose": "line"}, 'verbose="line" is supported for phases'),
+        ({"resume": "changed"}, r"a `model_dir`.* Received: resume='changed', model_dir=None"),
         ({"resume": "sometimes", "model_dir": "run"}, '`resume` must be "same"'),
         (
             {"evaluate": scripted(1.0), "metric": "f1"},
@@ -414,7 +414,7 @@ def test_weights_that_a_callback_sets_at_the_end_stay(tmp_path, kind, capsys):
     wanted = seen[18 if kind == "early at the last" else 6]
     assert weights(task) == wanted
     assert (history.best_step, history.weights_by) == (12, "a callback")
-    assert "the task has the weights that a callback set" in str(history)
+    assert "the task has the weights set by a callback" in str(history)
     again = eager_task()
     history = main(tmp_path, task=again, evaluate=scripted(), callbacks=callbacks, **asked)
     assert weights(again) == wanted
@@ -426,7 +426,7 @@ def test_a_callback_that_restores_knows_the_epochs_since_a_restart(tmp_path):
     main(tmp_path, task=eager_task(), evaluate=scripted(0.5, 0.4, 0.3), **asked, send=[15, 10])
     early = keras.callbacks.EarlyStopping("val_score", mode="max", restore_best_weights=True)
     evaluate = scripted(0.2, 0.9, 0.1, 0.1)
-    with pytest.warns(UserWarning, match="^EarlyStopping knows the epochs since step 10, where"):
+    with pytest.warns(UserWarning, match="^EarlyStopping restores .* since step 10, where"):
         main(tmp_path, task=eager_task(), evaluate=evaluate, callbacks=[early], **asked)
 
 

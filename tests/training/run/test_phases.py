@@ -32,7 +32,7 @@ def test_shares_that_do_not_divide_the_steps_cover_all():
         ("128:0.5:1:2,64:0.5", "at most 1. Received: '128:0.5:1:2'"),
         ("128:0.5,512:0.4", "shares add up to 1. Received: '128:0.5,512:0.4'"),
         ("128:1.5,512:-0.5", "must be positive"),
-        ("128:0.99,512:0.01", "a step at least.*steps=10"),
+        ("128:0.99,512:0.01", "at least one step.*steps=10"),
     ],
 )
 def test_wrong_text(text, message):

@@ -197,7 +197,7 @@ def test_a_finished_run_trains_nothing_and_has_its_weights(tmp_path, monkeypatch
     capsys.readouterr()
     again, restored = weights_after(monkeypatch, tmp_path, 4)
     assert capsys.readouterr().out.splitlines()[:-1] == [
-        "finished before, nothing is left to train: trained for 4 steps"
+        "already finished, nothing is left to train: trained for 4 steps"
     ]
     assert again.steps == first.steps
     assert (again.step, again.evaluations) == (first.step, first.evaluations)
@@ -294,7 +294,7 @@ def test_settings_are_kept_and_changes_are_refused(tmp_path):
 def test_a_change_that_ends_a_run_before_its_checkpoint_is_refused(tmp_path):
     run_toy.main(tmp_path, steps=6, record={"steps": 6})
     before = (tmp_path / "run.json").read_bytes()
-    with pytest.raises(ValueError, match=r"6 steps at least. Received: an end after step 4 of "):
+    with pytest.raises(ValueError, match=r"at least 6 steps. Received: an end after step 4 of "):
         run_toy.main(tmp_path, steps=4, record={"steps": 4}, resume=["steps"])
     assert (tmp_path / "run.json").read_bytes() == before
     assert run_toy.main(tmp_path, steps=6, record={"steps": 6}).step == 6
@@ -304,7 +304,7 @@ def test_a_change_that_ends_a_run_before_its_checkpoint_is_refused(tmp_path):
 def test_checkpoints_without_settings_are_told(tmp_path):
     run_toy.main(tmp_path, steps=4, record={"rate": 0.1})
     (tmp_path / "run.json").unlink()
-    with pytest.warns(UserWarning, match="has checkpoints and no run.json.* step 4 is resumed"):
+    with pytest.warns(UserWarning, match="has checkpoints but no run.json.* step 4 is resumed"):
         run_toy.main(tmp_path, steps=4, record={"rate": 0.2})
     assert json.loads((tmp_path / "run.json").read_text())["rate"] == 0.2
 
@@ -418,7 +418,7 @@ def test_a_run_tells_when_it_begins_that_there_is_no_tensorboard(
     monkeypatch.setitem(sys.modules, "tensorboard", stand_in)
     RunFiles(tmp_path, RunSettings(tensorboard=True), is_chief=is_chief)
     RunFiles(tmp_path, RunSettings(), is_chief=is_chief)
-    start = f"Looking at {tmp_path}/tensorboard needs the extra: pip install 'kbert[tensorboard]'"
+    start = f"Viewing {tmp_path}/tensorboard needs the extra: pip install 'kbert[tensorboard]'"
     told = [x for x in caplog.messages if x.startswith(start)]
     assert len(told) == is_told
     assert all(x.endswith("The curves are written without it.") for x in told)

@@ -173,5 +173,5 @@ def test_a_run_resumes_to_the_same_numbers(tmp_path):
 def test_a_model_without_blocks_is_refused():
     task = toy_task.ToyTask()
     task.compile(AdamW(1e-2), recompute=True)
-    with pytest.raises(ValueError, match=r"blocks of encoders.*Received: .*a ToyTask without"):
+    with pytest.raises(ValueError, match=r"blocks of an encoder.*Received: .*a ToyTask without"):
         task.fit(toy_task.dataset(1), verbose=0)

@@ -225,7 +225,7 @@ def assert_third_step_is_left_out(optimizer, **settings):
 
 def test_the_position_of_the_last_batch_is_filed():
     task = make_task()
-    with pytest.raises(ValueError, match="exists once `fit` or `prepare` has run"):
+    with pytest.raises(ValueError, match="`fit` or `prepare` must run first"):
         task.step_state.saved()
     task.fit(toy_task.dataset(4, seed=2), verbose=0)
     task.evaluate(toy_task.dataset(2, seed=9), verbose=0)  # leaves it alone
@@ -257,7 +257,7 @@ def test_dropout_differs_in_every_step_and_micro_batch():
 
 def test_compile_refuses_what_the_step_does_itself():
     task = toy_task.ToyTask()
-    with pytest.raises(ValueError, match=r"clips and accumulates itself.*global_clipnorm.*1.0"):
+    with pytest.raises(ValueError, match=r"must not clip or accumulate.*global_clipnorm.*1.0"):
         task.compile(keras.optimizers.Adam(global_clipnorm=1.0))
     with pytest.raises(ValueError, match=r"`micro_batches` must be at least 1. Received: 0"):
         task.compile(AdamW(), micro_batches=0)

@@ -67,8 +67,8 @@ def identify(content: Mapping[str, Any], source: str, names: Collection[str] = (
         model_type = by_class or _of_prefix(names)
     elif by_class not in (None, model_type):
         logging.warning(
-            "%s: `architectures` has %s, and `model_type` is %r: read as the latter, as "
-            "transformers does",
+            "%s: `architectures` has %s, but `model_type` is %r: the latter is used, as in "
+            "transformers",
             *(source, content["architectures"][0], model_type),
         )
     if model_type is None:
@@ -85,17 +85,16 @@ def _check_is_bert(content: Mapping[str, Any], source: str) -> None:
     """Raises ValueError if a config without `model_type` may be another architecture than BERT."""
     if content.get("type_vocab_size") == 1:
         raise ValueError(
-            "A config.json with one segment and without `model_type` and `architectures` may be "
-            "BERT's or RoBERTa's, which count positions differently: add `model_type` to it. "
-            f"Received: {source}"
+            "A config.json with one segment must have `model_type` or `architectures`, as BERT "
+            f"and RoBERTa count positions differently: add `model_type` to it. Received: {source}"
         )
     others = {*content} - {*Bert.fields, *Bert.ignored}
     own = {x.model_type: others & {*x.fields} for x in architectures().values()}
     name = max(own, key=lambda name: len(own[name]))
     if len(own[name]) > 1:
         raise ValueError(
-            "A config.json without `model_type` and `architectures` is read as BERT's, and this "
-            f'one has keys of another: perhaps add "model_type": "{name}" to it. '
+            "A config.json without `model_type` and `architectures` is read as BERT's, but this "
+            f'one has keys of another architecture: perhaps add "model_type": "{name}" to it. '
             f"Received: {', '.join(sorted(own[name]))} in {source}"
         )
 
@@ -137,7 +136,7 @@ def find(model_type: str, source: str) -> Architecture:
     """
     if not isinstance(model_type, str) or model_type not in architectures():
         raise ValueError(
-            f"kbert reads and writes the Hugging Face architectures {', '.join(architectures())}. "
+            f"kbert supports the Hugging Face architectures {', '.join(architectures())}. "
             f"Received: {model_type!r} in {source}"
         )
     return architectures()[model_type]
@@ -204,16 +203,16 @@ def infer(config: Config, names: Iterable[str], tokenizer_kind: str | None) -> s
         return "gpt2" if config.block == "pre_norm" else "openai-gpt"
     if not isinstance(config, EncoderConfig):
         raise ValueError(
-            "A model of another library is written of an EncoderConfig or a DecoderConfig. "
-            f"Received: {config}"
+            "Hugging Face's format requires an EncoderConfig or a DecoderConfig. Received: "
+            f"{config}"
         )
     for architecture in architectures().values():
         if config.kind == architecture.config_class.kind != EncoderConfig.kind:
             return architecture.model_type  # the config has a class of its own
     if config.kind != EncoderConfig.kind:
         raise ValueError(
-            "Hugging Face's format has an architecture for each of its models, and none that is "
-            f"this one: save it as kbert's own preset. Received: {config.told}"
+            "Hugging Face's format has no architecture for this model: save it as a kbert preset. "
+            f"Received: {config.told}"
         )
     for architecture in architectures().values():
         if config.part is not None and config.part["name"] == architecture.part:

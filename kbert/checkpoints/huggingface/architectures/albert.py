@@ -111,8 +111,8 @@ class Albert(Architecture):
         weight, bias = (folded.pop(name) for name in names)
         if not np.array_equal(weight, np.eye(size)) or bias.any():
             raise ValueError(
-                "Embeddings of the hidden width are not projected in kbert, so the projection "
-                f"must be the identity. Received: another {names[0]!r} or {names[1]!r}"
+                "The projection of embeddings that are as wide as the layers must be the "
+                f"identity, as kbert has none. Received: another {names[0]!r} or {names[1]!r}"
             )
         return folded
 

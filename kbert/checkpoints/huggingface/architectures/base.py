@@ -237,7 +237,7 @@ class Architecture:
         """Returns those `incompatibilities` that are specific to a kind of model."""
         found = []
         if config.embedding_width != config.hidden_size and not self.factorised:
-            found.append("its embeddings are of the hidden width")
+            found.append("its embeddings have the hidden width")
         if config.num_layer_groups is not None and not self.shared_layers:
             found.append("its layers share no weights")
         if config.num_segments < self.min_segments:
@@ -251,9 +251,8 @@ class Architecture:
         own = self.masked_lm_activation
         if own and own != config.transform_activation and "masked_lm/bias" in arrays:
             raise ValueError(
-                f"The masked-LM head of {self.title} has the activation {own!r} whatever the "
-                "config says. Received: a head with the activation "
-                f"{config.transform_activation!r}"
+                f"The masked-LM head of {self.title} must have the activation {own!r}, whatever "
+                f"the config. Received: a head with the activation {config.transform_activation!r}"
             )
 
 
@@ -269,8 +268,8 @@ def check_head_size(
         return
     if not isinstance(size, int) or not isinstance(heads, int) or size * heads != width:
         raise ValueError(
-            f"`{key}` must be the share of the hidden width that each head has. "
-            f"Received: {size!r}, of {heads!r} heads and a width of {width!r}, in {source}"
+            f"`{key}` must be the hidden width divided by the number of heads. Received: "
+            f"{size!r}, with {heads!r} heads and a width of {width!r}, in {source}"
         )
 
 

@@ -110,8 +110,8 @@ class DecoderArchitecture(Architecture):
         bias = unfolded.pop("score.bias", None)
         if bias is not None and bias.any():
             raise ValueError(
-                f"A classifier on Hugging Face's {self.title} has no bias. "
-                f"Received: a bias of up to {np.abs(bias).max():.3g}"
+                f"A classifier on Hugging Face's {self.title} must have no bias. Received: a bias "
+                f"of up to {np.abs(bias).max():.3g}"
             )
         return unfolded
 
@@ -120,8 +120,8 @@ class DecoderArchitecture(Architecture):
         embeddings = content.get("embd_pdrop", self.defaults["embd_pdrop"])
         if embeddings != found["dropout"]:
             logging.warning(
-                "kbert's decoder has one rate of dropout, that of %s's resid_pdrop, %s; not used: "
-                "embd_pdrop, %s, in %s",
+                "kbert's decoder has one dropout rate, that of %s's resid_pdrop, %s; embd_pdrop "
+                "is not used: %s in %s",
                 *(self.title, found["dropout"], embeddings, source),
             )
         return found

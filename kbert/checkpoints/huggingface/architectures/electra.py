@@ -69,10 +69,10 @@ class Electra(Architecture):
         if tokens is None or said == hidden or f"{projection}.weight" in arrays:
             return arrays
         raise ValueError(
-            f"Where the embeddings of {self.title} are narrower than its layers, {projection} must "
-            "widen them; where they are as wide, `embedding_size` must say so (absent, it is "
-            f"{usual}). Received: embedding_size={said}, hidden_size={hidden}, a token table of "
-            f"width {tokens.shape[-1]} and no {projection}"
+            f"{self.title} requires {projection} if its embeddings are narrower than its layers; "
+            f"otherwise `embedding_size` must equal `hidden_size` (its default is {usual}). "
+            f"Received: embedding_size={said}, hidden_size={hidden}, a token table of width "
+            f"{tokens.shape[-1]} and no {projection}"
         )
 
     def write_fields(self, config: Any, tokenizer: TokenizerLike | None) -> dict[str, Any]:

@@ -150,16 +150,16 @@ class ModernBert(Architecture):
         of_others = biases.pop("mlp_bias")
         if content.get("mlp_dropout", 0.0) != found["dropout"]:
             logging.warning(
-                "kbert's encoder has one rate of dropout, that of ModernBERT's embedding_dropout, "
-                "%s; not used: mlp_dropout, %s, in %s",
+                "kbert's encoder has one dropout rate, that of ModernBERT's embedding_dropout, "
+                "%s; mlp_dropout is not used: %s in %s",
                 *(found["dropout"], content.get("mlp_dropout", 0.0), source),
             )
         if "QuestionAnswering" in str(content.get("architectures")):
             rate = content.get("classifier_dropout") or 0.0
             if rate:
                 logging.warning(
-                    "kbert's head for answers has no dropout; not used: classifier_dropout, %s, "
-                    "in %s",
+                    "classifier_dropout is not used, as kbert's head for answers has no dropout: "
+                    "%s in %s",
                     *(rate, source),
                 )
         kinds = _layer_types(content, found["num_layers"], source)
@@ -243,11 +243,11 @@ class ModernBert(Architecture):
         windows = {config.window(layer) for layer in range(config.num_layers)} - {None}
         found = super().misfits(config) if isinstance(config, EncoderConfig) else []
         if len(windows) > 1:
-            found.append("its windows are of one size")
+            found.append("its windows have one size")
         if config.norm == "rms":
-            found.append("its norms take the mean away")
+            found.append("its norms subtract the mean")
         if "gate" in config.bias_exceptions:
-            found.append("its gates have a bias where its other feed-forward layers have one")
+            found.append("its gates have a bias if its other feed-forward layers have one")
         if getattr(config, "pooler_activation", None) not in (None, config.transform_activation):
             found.append("its pooler has the activation of its other heads")
         return found

@@ -72,8 +72,8 @@ class Roberta(Architecture):
             pad_id = _PAD_ID if tokenizer is None else tokenizer.pad_id
         elif tokenizer is not None and tokenizer.pad_id != pad_id:
             raise ValueError(
-                f"The positions of {self.title} pass over the tokenizer's padding, whose id is "
-                f"{tokenizer.pad_id}. Received: padding_id={pad_id}"
+                f"`padding_id` must be the tokenizer's {tokenizer.pad_id}, as positions of "
+                f"{self.title} skip padding. Received: padding_id={pad_id}"
             )
         fields = {
             **super().write_fields(config, tokenizer),
@@ -98,8 +98,8 @@ class Roberta(Architecture):
         if one and self._has_segments:
             if segments not in arrays:
                 raise ValueError(
-                    f"The weights of a {self.title} hold {segments!r}. "
-                    f"Received: {len(arrays)} arrays without it"
+                    f"The weights of a {self.title} must include {segments!r}. Received: "
+                    f"{len(arrays)} arrays without it"
                 )
             segment = folded.pop(segments)
             folded[positions] = folded[positions] + segment
@@ -130,7 +130,7 @@ class Roberta(Architecture):
         return positions, segments
 
     def incompatibilities(self, config: Any) -> list[str]:
-        one = ["its one segment is no segment to kbert"] if config.num_segments == 1 else []
+        one = ["its single segment is num_segments=0 in kbert"] if config.num_segments == 1 else []
         return super().incompatibilities(config) + one
 
 
@@ -154,7 +154,7 @@ def _unused_rows(content: Mapping[str, Any], source: str) -> int:
     pad_id = content.get("pad_token_id", _PAD_ID)
     if not isinstance(pad_id, int) or pad_id < 0:
         raise ValueError(
-            "`pad_token_id` must be an id: RoBERTa counts positions from one past it. "
-            f"Received: {pad_id!r} in {source}"
+            "`pad_token_id` must be an id: RoBERTa's positions start one after it. Received: "
+            f"{pad_id!r} in {source}"
         )
     return pad_id + 1

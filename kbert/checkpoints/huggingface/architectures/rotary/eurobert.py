@@ -187,7 +187,7 @@ class EuroBert(Architecture):
     def misfits(self, config: Any) -> list[str]:
         found = super().misfits(config)
         if not config.has_bias("heads") or "gate" in config.bias_exceptions:
-            found.append("the dense layers of its heads have biases, its gates as all others")
+            found.append("the dense layers of its heads have biases, and its gates like all others")
         return found
 
 
