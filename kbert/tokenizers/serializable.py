@@ -6,7 +6,7 @@ import abc
 import json
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from kbert.core.late import tf
 from kbert.core.registry import Registered
@@ -25,7 +25,7 @@ class Serializable(Registered, abc.ABC, sort="tokenizer class"):
     A subclass sets `kind` and defines `encode`, `get_config` and `_config_file`.
     """
 
-    kind: str
+    kind: ClassVar[str]
 
     @abc.abstractmethod
     def encode(self, texts: str | Sequence[str] | tf.Tensor) -> tf.Tensor | tf.RaggedTensor:
@@ -73,7 +73,8 @@ class Serializable(Registered, abc.ABC, sort="tokenizer class"):
             [[2, 5, 5, 3], [2, 1, 3, 0]]
         """
         if padding is not False:
-            return padded_batch(self, texts, second, padding=padding, max_length=max_length)
+            tokenizer: Any = self  # subclasses have the ids of special tokens
+            return padded_batch(tokenizer, texts, second, padding=padding, max_length=max_length)
         if second is not None or max_length is not None:
             raise ValueError(
                 "second and max_length make padded batches: pass padding=True. Received: "
