@@ -430,7 +430,7 @@ class _Bare:
         self._line = line
 
     def evaluate(self, environment: dict[str, str]) -> bool:
-        """Returns whether it belongs to the extra; other conditions are assumed to hold."""
+        """Returns whether the requirement is of `environment["extra"]`; ignores other markers."""
         return f'extra == "{environment["extra"]}"' in self._line
 
 

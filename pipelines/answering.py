@@ -27,8 +27,8 @@ def define_flags(columns: type[Options], answers: type[Options]) -> None:
     """Declares the flags; called when a program starts, never on import.
 
     Args:
-        columns: options for the columns of the input.
-        answers: options of the answers.
+        columns: options class for the columns of the input.
+        answers: options class for the answers.
     """
     flags.DEFINE_string(
         "preset", None, "Folder or name of the model, or a folder written by kbert-export."
@@ -46,13 +46,13 @@ def define_flags(columns: type[Options], answers: type[Options]) -> None:
 
 
 def text_program(name: str, doc: str, kind: str, answers: type[Options]) -> command.Program:
-    """Makes a program whose input is texts.
+    """Makes a program that answers texts.
 
     Args:
         name: name of the program.
         doc: help text of the program.
-        kind: kind of the tasks that answer.
-        answers: options of the answers.
+        kind: kind of the tasks that it supports.
+        answers: options class for the answers.
     """
 
     def work(options: flags.FlagValues) -> None:
@@ -70,13 +70,13 @@ def text_program(name: str, doc: str, kind: str, answers: type[Options]) -> comm
 
 
 def answer(program: str, task_class: "type[Task]", options: flags.FlagValues, columns: Any) -> None:
-    """Answers the input.
+    """Answers the records of --input with the task of --preset, and writes them to --output.
 
     Args:
         program: name of the program.
         task_class: class of the tasks that the program supports.
         options: the parsed flags.
-        columns: our name of a column -> the file's name.
+        columns: kbert's name of a column -> the file's name.
     """
     task, checksum = experiments.answering_task(program, task_class, options.preset)
     chosen = option_flags.read(task_class.file_answers.options, options)
@@ -105,6 +105,14 @@ def answer(program: str, task_class: "type[Task]", options: flags.FlagValues, co
 
 
 def _output(program: str, path: str, identity: dict[str, Any], task: "Task") -> "AnswerFile":
+    """Returns the output file: vectors if its name ends in .npy, else JSON lines.
+
+    Args:
+        program: name of the program; only kbert-embed writes vectors, others raise ValueError.
+        path: the file.
+        identity: what the answers depend on besides the input.
+        task: task that answers.
+    """
     vectors = path.endswith(".npy")
     if vectors and program != VECTORS:
         raise ValueError(
@@ -115,6 +123,7 @@ def _output(program: str, path: str, identity: dict[str, Any], task: "Task") -> 
 
 
 def _to_standard_output(task: "Task", records: "Records", how: Mapping[str, Any]) -> None:
+    """Prints each batch's answers once computed; stops silently if the reader closes the pipe."""
     try:
         for line in experiments.answer_stream(task, records, **how):
             print(line, flush=True)

@@ -74,6 +74,7 @@ def define_flags() -> None:
 
 
 def _augment(options: flags.FlagValues) -> None:
+    """Augments --train and writes the shards, or shows a preview (--dry_run)."""
     named = experiments.named_task(options.task)
     if not named.task_class.augmentable:
         raise ValueError(

@@ -21,7 +21,10 @@ def define() -> None:
 
 
 def read(options: flags.FlagValues) -> list[str] | None:
-    """Returns Beam's own flags; None if the work is done on this machine.
+    """Returns the value of --beam_flags as a list; None if the work is done on this machine.
+
+    Args:
+        options: the parsed flags.
 
     Raises:
         ValueError: there are flags for Beam without --runner=beam.

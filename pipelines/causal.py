@@ -23,7 +23,7 @@ from .translation_flags import TranslationOptions
 
 
 class Causal(OnShards):
-    """The objective causal_lm."""
+    """The objective causal_lm: a decoder learns to predict the next token (GPT)."""
 
     UNREAD = (*MASKED, VocabularyOptions, NegativesOptions, TranslationOptions)
 
@@ -59,7 +59,12 @@ class RememberedText(Causal):
 
 
 def check_vocabulary(preset: str, tokenizer: Tokenizer) -> None:
-    """Raises if the model's tokenizer differs from the shards' tokenizer."""
+    """Raises ValueError if a model's tokenizer differs from the shards' tokenizer.
+
+    Args:
+        preset: folder or name of the model.
+        tokenizer: tokenizer of the shards.
+    """
     theirs = kbert.load_tokenizer(preset)
     if theirs.checksum != tokenizer.checksum:
         raise ValueError(
@@ -82,7 +87,17 @@ def make_decoder(options: flags.FlagValues, tokenizer: Tokenizer) -> kbert.Decod
 
 
 def with_changes(model: Any, changes: dict, dtype: str) -> Any:
-    """Returns the same weights with a config changed in fields without weights, as dropout."""
+    """Returns a model with the same weights and a changed config; itself without changes.
+
+    Args:
+        model: the model.
+        changes: field of the config -> new value; only fields that no weight depends on, such as
+            dropout.
+        dtype: dtype policy of the new model.
+
+    Raises:
+        ValueError: a change affects the shapes of weights.
+    """
     if not changes:
         return model
     config = type(model.config).from_dict({**model.config.to_dict(), **changes})
@@ -98,7 +113,15 @@ def with_changes(model: Any, changes: dict, dtype: str) -> Any:
 
 
 def read_config(model: str, kind: type) -> Any:
-    """Reads a config, from the family or a JSON file; it must be of the objective's kind."""
+    """Reads a model's config.
+
+    Args:
+        model: name of a family member, or path of a JSON file.
+        kind: config class of the objective.
+
+    Raises:
+        ValueError: the config is of another class.
+    """
     config = (
         kind.from_dict(read_json(Path(model))) if model.endswith(".json") else kbert.family(model)
     )

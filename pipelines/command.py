@@ -125,10 +125,10 @@ def check_model(given: str | list[str] | None) -> None:
 
 
 def check_shards(given: str | None) -> None:
-    """Raises FileNotFoundError for a missing folder of a corpus.
+    """Raises FileNotFoundError for a missing folder of a corpus; skips remote folders.
 
     Args:
-        given: value of a flag that names folders, or None.
+        given: value of a flag that names one folder, or several with their shares; or None.
     """
     folders = parse_folders(given) if given else ()
     for folder in [folders] if isinstance(folders, str) else folders:
@@ -170,7 +170,7 @@ def define_ignore_flag() -> None:
 
 
 def _is_news(record: python_logging.LogRecord) -> bool:
-    """Filters out TensorFlow's own notices up to INFO; `--verbosity=1` shows them."""
+    """Returns whether to show a log record: TensorFlow's own up to INFO need `--verbosity=1`."""
     theirs = getattr(sys.modules.get("tensorflow"), "__file__", None)
     is_ours = theirs is None or not record.pathname.startswith(os.path.dirname(theirs) + os.sep)
     return (
@@ -211,9 +211,9 @@ def one_line_errors(program: str, *more: type[Exception]) -> Iterator[None]:
 
 
 def end_threads() -> None:
-    """Ends the process if a thread does not end, such as one that loads a model or computes.
+    """Ends the process at once if threads still run after a second, such as loading a model.
 
-    Otherwise Python would wait for the thread, for minutes.
+    Otherwise Python would wait for the threads, for minutes.
     """
     end = time.monotonic() + _THREAD_SECONDS
     others = [

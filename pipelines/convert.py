@@ -73,6 +73,7 @@ def define_flags() -> None:
 
 
 def _convert(options: flags.FlagValues) -> None:
+    """Converts the model, prints the report and, with --check, compares both models."""
     done = conversion.convert(
         options["from"].value,
         options.to,

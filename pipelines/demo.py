@@ -43,10 +43,12 @@ def define_flags() -> None:
 
 
 def _presets(options: flags.FlagValues) -> list[str]:
+    """Returns the values of --preset; the quickstart's model if there are none."""
     return options.preset or [QUICKSTART]
 
 
 def _check(options: flags.FlagValues) -> None:
+    """Raises ValueError for flags that do not fit together, and for a missing --preset."""
     if not options.preset and not Path(QUICKSTART).is_dir():
         raise ValueError(
             "--preset must be given: the folder or the name of a trained model. kbert-quickstart "
@@ -66,10 +68,12 @@ def _check(options: flags.FlagValues) -> None:
 
 
 def _settings(options: flags.FlagValues) -> DemoOptions:
+    """Returns the settings of the demo that the flags describe."""
     return DemoOptions(**{**option_flags.given(DemoOptions, options), "preset": _presets(options)})
 
 
 def _demo(options: flags.FlagValues) -> None:
+    """Serves the demo until Ctrl-C, or writes it as a site (--site_dir)."""
     if options.site_dir is None:
         demo.serve(_settings(options), lambda address: print(address, flush=True))
         command.end_threads()

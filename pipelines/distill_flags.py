@@ -155,6 +155,14 @@ def _changed(
     weights: Mapping[str, float],
     kinds: Mapping[str, type[Term]],
 ) -> Term | None:
+    """Returns a loss term with changed settings; None if its weight is 0.
+
+    Args:
+        term: term of the recipe.
+        changes: field -> new value; fields that the term does not have are ignored.
+        weights: name of a term -> new weight.
+        kinds: name of a term -> its class.
+    """
     weight = next((w for name, w in weights.items() if isinstance(term, kinds[name])), term.weight)
     if weight == 0:
         return None
@@ -169,7 +177,8 @@ def student_arguments(
 
     Args:
         options: the parsed flags.
-        published: default arguments, which other flags override; ignored with --student.
+        published: default arguments, from the recipe, which other flags override; ignored with
+            --student.
 
     Raises:
         ValueError: a flag has an invalid config, layer or field.
@@ -216,7 +225,13 @@ def student_preset(options: flags.FlagValues) -> str | None:
 
 
 def refuse_other_flags(options: flags.FlagValues, names: Sequence[str], where: str) -> None:
-    """Raises if one of these flags, which this mode does not read, is given."""
+    """Raises ValueError if a flag is given that this mode does not read.
+
+    Args:
+        options: the parsed flags.
+        names: names of the flags.
+        where: the mode, for the message, such as "on a task (--task)".
+    """
     given = [f"--{n}={_shown(options[n].value)}" for n in names if options[n].present]
     if given:
         raise ValueError(f"These flags are not supported {where}. Received: {', '.join(given)}")
@@ -228,6 +243,7 @@ def describe_terms(terms: Sequence[Term]) -> str:
 
 
 def _parse_init(text: str) -> str | list[int]:
+    """Parses --init: one of three words, or layers of the teacher counted from 0."""
     if text in ("every_other", "embeddings", "random"):
         return text
     try:
@@ -240,6 +256,7 @@ def _parse_init(text: str) -> str | list[int]:
 
 
 def _parse_layers(items: list[str] | None) -> str | list[int | None] | None:
+    """Parses --layers: "uniform", "last", or a layer (None: not compared) per student layer."""
     if not items or items in (["uniform"], ["last"]):
         return items[0] if items else None
     try:
@@ -252,6 +269,7 @@ def _parse_layers(items: list[str] | None) -> str | list[int | None] | None:
 
 
 def _parse_weights(items: Sequence[str]) -> dict[str, float]:
+    """Parses --term_weights, `term=weight` items; ValueError if a weight is not a number."""
     weights = {}
     for item in items:
         name, _, value = item.partition("=")
@@ -266,4 +284,5 @@ def _parse_weights(items: Sequence[str]) -> dict[str, float]:
 
 
 def _shown(value: Any) -> str:
+    """Returns the value of a flag as on the command line."""
     return ",".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -85,6 +85,11 @@ class DistilledText(MaskedText):
         return Distiller(student, teacher, terms)
 
     def _load_teacher(self) -> Pretraining:
+        """Loads the teacher with the heads that the recipe compares.
+
+        Raises:
+            ValueError: a head is missing, or the shards have another tokenizer than the teacher.
+        """
         options = self.options
         try:
             teacher = Pretraining.from_preset(
@@ -108,6 +113,13 @@ class DistilledText(MaskedText):
         return teacher
 
     def _make_student(self, teacher: Pretraining) -> Pretraining:
+        """Makes the student: of a preset (--student), or of the teacher's layers.
+
+        It also sets `_initialised`, which describes the student's first weights.
+
+        Args:
+            teacher: the teacher.
+        """
         preset = student_preset(self.options)
         if preset is not None:
             self._initialised = f"initialised from {preset}"
@@ -140,7 +152,12 @@ class DistilledText(MaskedText):
         return task.student.kind if self.has_heads else None
 
     def save(self, task: Distiller, folder: str) -> None:
-        """Writes the student; only its encoder and tokenizer if it has no heads."""
+        """Writes the student as a preset; only its encoder and tokenizer if it has no heads.
+
+        Args:
+            task: the trained distiller.
+            folder: folder of the preset.
+        """
         if self.has_heads:
             super().save(task, folder)
             return
@@ -148,7 +165,7 @@ class DistilledText(MaskedText):
         task.tokenizer.save(Path(folder))
 
     def describe(self) -> str:
-        """Describes the recipe, and the differences of the run from it."""
+        """Describes the recipe, the run's differences from it, and the loss, one per line."""
         wanted = _general(self.recipe, self.options)
         changed = ", ".join(differences(self.options, wanted)) or "nothing"
         lines = [
@@ -191,7 +208,12 @@ def apply_general(options: flags.FlagValues) -> None:
 
 
 def steps_of_epoch(corpus: Corpus, options: flags.FlagValues) -> int:
-    """Estimates the number of batches in one epoch of the text, with rows of the last phase."""
+    """Estimates the number of batches in one epoch of the text.
+
+    Args:
+        corpus: the shards.
+        options: the parsed flags; sequence length and batch size are those of the last phase.
+    """
     text = options.phases or f"{options.sequence_length}:1"
     last = parse_phases(text, 10**6, options.batch_size)[-1]
     # Each row also has [CLS] and [SEP].
@@ -208,14 +230,22 @@ def _general(chosen: DistillationRecipe, options: flags.FlagValues) -> dict[str,
 
 
 def _reads_heads(chosen: DistillationRecipe) -> bool:
+    """Returns whether a term of the recipe's loss trains the masked-LM head."""
     return any(term.reads_heads for term in chosen.terms)
 
 
 def _takes_heads(chosen: DistillationRecipe) -> bool:
+    """Returns whether the recipe requires a teacher with heads."""
     return _reads_heads(chosen) or chosen.student.get("init") == EMBEDDINGS
 
 
 def _sizes(name: str, task: Pretraining) -> str:
+    """Describes a model in one line: layers, width, parameters and bytes in float32.
+
+    Args:
+        name: "teacher" or "student".
+        task: the model with its heads.
+    """
     config, count = task.encoder.config, task.encoder.count_params()
     bytes_ = sum(math.prod(v.shape) for v in task.variables) * 4
     layers = "1 layer" if config.num_layers == 1 else f"{config.num_layers} layers"
@@ -226,4 +256,5 @@ def _sizes(name: str, task: Pretraining) -> str:
 
 
 def _tokens(tokenizer: Tokenizer) -> str:
+    """Describes a tokenizer by the size of its vocabulary and its checksum."""
     return f"{tokenizer.vocabulary_size:,} entries (checksum {tokenizer.checksum[:8]})"

@@ -50,6 +50,7 @@ def distill(options: flags.FlagValues) -> None:
 
 
 def _on_text(options: flags.FlagValues) -> None:
+    """Trains a student on shards (--data_dir); some recipes train with another recipe first."""
     _needs(options, "model_dir")
     strategy = None
     found = chosen_recipe(options)
@@ -66,10 +67,18 @@ def _on_text(options: flags.FlagValues) -> None:
 
 
 def _train_first(options: flags.FlagValues, found: DistillationRecipe, strategy: Strategy) -> bool:
-    """Trains with the chosen recipe's first recipe, in a folder of the run, for its share of steps.
+    """Trains with the chosen recipe's first recipe, in a subfolder of the run.
 
     Then it sets --student to the result and --steps to the steps that are left, and returns True.
     In a preview it leaves these flags unchanged and returns False.
+
+    Args:
+        options: the parsed flags, which are changed.
+        found: the chosen recipe, whose `first_share` of --steps is for the first recipe.
+        strategy: devices and hosts of the run.
+
+    Raises:
+        ValueError: --steps is too small for two stages.
     """
     folder = Path(options.model_dir) / cast(str, found.first)
     steps = round(found.first_share * options.steps)
@@ -104,6 +113,7 @@ def _train_first(options: flags.FlagValues, found: DistillationRecipe, strategy:
 
 
 def _on_task(options: flags.FlagValues) -> None:
+    """Trains a student on the data of a task, in one run or several, and compares it."""
     _needs(options, "output_dir")
     if (options.train is None) == (options.augmented is None):
         raise ValueError(
@@ -129,7 +139,11 @@ def _on_task(options: flags.FlagValues) -> None:
 
 
 def _tables(options: flags.FlagValues) -> dict:
-    """Returns the data arguments of an experiment."""
+    """Returns the data arguments of a `DistillationExperiment`.
+
+    Args:
+        options: the parsed flags; --augmented replaces --train and requires --dev.
+    """
     if options.augmented is None:
         return {"train": options.train, **data(options)}
     given = data(options)
@@ -148,7 +162,12 @@ def _tables(options: flags.FlagValues) -> dict:
 
 
 def _compare(experiment: DistillationExperiment, outcome: Result | Series) -> None:
-    """Prints the closing table, and writes it as comparison.json."""
+    """Prints the comparison of the best student with its teacher; writes comparison.json.
+
+    Args:
+        experiment: the experiment.
+        outcome: its result, or its series of results.
+    """
     best = outcome if isinstance(outcome, Result) else outcome.best
     found = experiment.compare(
         outcome.preset, experiment.settings(**registry.current(best.settings))
@@ -159,5 +178,6 @@ def _compare(experiment: DistillationExperiment, outcome: Result | Series) -> No
 
 
 def _needs(options: flags.FlagValues, name: str) -> None:
+    """Raises ValueError if a flag for the folder of the run is not given."""
     if options[name].value is None:
         raise ValueError(f"--{name} must be given: the folder of the run. Received: none")

@@ -54,6 +54,7 @@ def define_flags() -> None:
 
 
 def _evaluate(options: flags.FlagValues) -> None:
+    """Evaluates the model on --data, or writes a submission; may tune its threshold."""
     if options.submission and not options.output_dir:
         raise ValueError("--submission requires --output_dir")
     if options.preset_dir and not options.tune_threshold:

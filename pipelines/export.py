@@ -99,6 +99,7 @@ def define_flags() -> None:
 
 
 def _export(options: flags.FlagValues) -> None:
+    """Exports the model; for runtimes, prints its size, differences and tokenizer."""
     given = {"tolerance": options.tolerance, "texts": _lines(options.texts)}
     if options.widths is not None:
         given["widths"] = [_number(width) for width in options.widths]
@@ -136,16 +137,19 @@ def _export(options: flags.FlagValues) -> None:
 
 
 def _lines(path: str | None) -> list[str] | None:
+    """Returns the lines of a text file; None without a path."""
     return None if path is None else Path(path).read_text(encoding="utf-8").splitlines()
 
 
 def _method(beam_width: int | None) -> "kbert.decoding.Method | None":
+    """Returns the decoding method of --beam_width; None = the task's default."""
     if beam_width is None:
         return None
     return kbert.decoding.Greedy() if beam_width == 1 else kbert.decoding.Beam(beam_width)
 
 
 def _number(width: str) -> int:
+    """Parses a width in tokens; ValueError if it is not a whole number."""
     if not width.strip().isdecimal():
         raise ValueError(f"--widths must be numbers of tokens. Received: {width!r}")
     return int(width)

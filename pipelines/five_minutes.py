@@ -56,7 +56,11 @@ json.dump({name: value.numpy().tolist() for name, value in answers.items()},
 
 
 class Stages:
-    """Announces each stage and records its duration, for the closing table."""
+    """Announces each stage and records its duration, for the closing table.
+
+    Attributes:
+        seconds: name of each finished stage -> its duration.
+    """
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
@@ -70,7 +74,12 @@ class Stages:
 
 
 def check_settings(path: Path, settings: dict) -> None:
-    """Raises if a folder was begun with other settings; writes the settings of a new folder."""
+    """Raises ValueError if a folder was begun with other settings; writes those of a new one.
+
+    Args:
+        path: JSON file of the settings, in the folder.
+        settings: name -> value of each setting.
+    """
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         atomic.write(path, (json.dumps(settings, indent=2) + "\n").encode())
@@ -130,9 +139,16 @@ class ByTheClock(keras.callbacks.Callback):
 
 
 def make_task(model: str, tokenizer: kbert.WordPieceTokenizer) -> kbert.tasks.Pretraining:
-    """Makes a new compiled task.
+    """Makes a new compiled pretraining task.
 
     A short run of a small model needs no dropout, and a high learning rate.
+
+    Args:
+        model: name of a model in `kbert.family`.
+        tokenizer: tokenizer of the shards.
+
+    Raises:
+        ValueError: the model is not an encoder of the BERT family.
     """
     config = kbert.family(model)
     if not isinstance(config, kbert.EncoderConfig):
@@ -149,17 +165,27 @@ def make_task(model: str, tokenizer: kbert.WordPieceTokenizer) -> kbert.tasks.Pr
 
 
 def plan(length: int, rows: int) -> str:
-    """Plans phases with short sequences first, and the same number of tokens per batch in each.
+    """Returns phases, for `parse_phases`, with short sequences first and equally many tokens.
 
     In a short run most of the time passes before attention attends to neighbours at all. In short
     sequences it learns this sooner (benchmarks/speedrun.py).
+
+    Args:
+        length: sequence length of the last phase, in tokens.
+        rows: batch size of the last phase.
     """
     shares = {4: 0.3, 2: 0.3, 1: 0.4}
     return ",".join(f"{length // n}:{share}:{rows * n}" for n, share in shares.items())
 
 
 def steps_that_fit(minutes: float, task: kbert.tasks.Pretraining, rows: tf.data.Dataset) -> int:
-    """Estimates the steps that this machine makes in the time, from the pace of a few steps."""
+    """Estimates how many training steps this machine makes in a time.
+
+    Args:
+        minutes: the time.
+        task: compiled task; 30 steps are trained to measure the pace.
+        rows: batches for these steps.
+    """
     rows = iter(rows)
     task.prepare(next(rows))
     warm, timed = 5, 25
@@ -172,7 +198,11 @@ def steps_that_fit(minutes: float, task: kbert.tasks.Pretraining, rows: tf.data.
 
 
 def baseline(rows: tf.data.Dataset) -> float:
-    """Returns the share of masks that the most frequent token fills correctly."""
+    """Returns the share of masks that the most frequent masked token fills correctly.
+
+    Args:
+        rows: batches with `mask_ids` and `mask_weights`.
+    """
     counts = np.zeros(1, np.int64)
     for batch in rows.as_numpy_iterator():
         found = np.bincount(batch["mask_ids"][batch["mask_weights"] > 0])
@@ -182,7 +212,12 @@ def baseline(rows: tf.data.Dataset) -> float:
 
 
 def print_answers(texts: tuple[str, ...], answers: list[dict]) -> None:
-    """Prints each text with the most probable tokens for its masks."""
+    """Prints each text with the most probable tokens for its masks.
+
+    Args:
+        texts: texts with masks.
+        answers: for each text, "tokens" and "probabilities" of each mask.
+    """
     for text, answer in zip(texts, answers, strict=True):
         print(f"  {text}")
         for likely in each_mask(answer):
@@ -196,7 +231,15 @@ def add_results(
     untrained: list[dict],
     trained: list[dict],
 ) -> None:
-    """Adds the learning curve, and the predictions for the masks before and after training."""
+    """Adds the learning curve, and the predictions for the masks, to the report.
+
+    Args:
+        report: the page.
+        steps: log record of each step, with its losses.
+        phases: phases of the training.
+        untrained: predictions for `EXAMPLES` before training.
+        trained: predictions for `EXAMPLES` after training.
+    """
     if len(steps) > 1:
         changes = {
             phase.first_step: f"sequence length {phase.sequence_length}"
@@ -221,18 +264,28 @@ def add_results(
 
 
 def each_mask(answer: dict) -> list[list[tuple[str, float]]]:
-    """Returns the most probable tokens of each mask with their probabilities."""
+    """Returns, for each mask of a prediction, the most probable tokens as (token, probability)."""
     both = zip(answer["tokens"], answer["probabilities"], strict=True)
     return [list(zip(*mask, strict=True)) for mask in both]
 
 
 def in_words(likely: list[tuple[str, float]]) -> str:
-    """Formats the predictions for one mask as a line."""
+    """Formats the predictions (token, probability) for one mask as a line."""
     return "   ".join(f"{token} {p:.0%}" for token, p in likely)
 
 
 def ask_server(folder: str) -> list[dict]:
-    """Fills the masks of the examples with the SavedModel, in a process without kbert."""
+    """Fills the masks of `EXAMPLES` with the SavedModel, in a process without kbert.
+
+    Args:
+        folder: folder of the SavedModel.
+
+    Returns:
+        For each text, "tokens" and "probabilities" of each mask.
+
+    Raises:
+        RuntimeError: the process fails.
+    """
     command = [sys.executable, "-c", CLIENT, folder, json.dumps(EXAMPLES)]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
@@ -254,7 +307,7 @@ def megabytes(path: PathLike) -> float:
 
 
 def quickstart(options: flags.FlagValues) -> None:
-    """Runs all stages."""
+    """Runs all stages, from the vocabulary to report.html, and prints a closing table."""
     logging.set_verbosity(logging.WARNING)  # hides TensorFlow's notices about its files
     tf.get_logger().setLevel("WARNING")
     folder, stages = Path(local_only(options.output_dir, "The quickstart")), Stages()
@@ -395,7 +448,14 @@ def planned_steps(
     tokenizer: kbert.WordPieceTokenizer,
     rows: tf.data.Dataset,
 ) -> int:
-    """Returns the requested steps, those of an earlier start, or those that fit the minutes."""
+    """Returns the training steps: --steps, those of an earlier start, or those that fit --minutes.
+
+    Args:
+        settings: `run.json` of the run.
+        options: the parsed flags.
+        tokenizer: tokenizer of the shards.
+        rows: batches, to measure the pace.
+    """
     if options.steps:
         return options.steps
     if settings.exists():

@@ -190,6 +190,9 @@ def apply_recipe(options: flags.FlagValues) -> Recipe | None:
 
     Returns:
         The recipe, or None without one.
+
+    Raises:
+        ValueError: neither --steps nor --recipe is given.
     """
     chosen = recipe(options.recipe) if options.recipe else None
     most = WARMUP_STEPS
@@ -226,7 +229,7 @@ def set_default_warmup(options: flags.FlagValues, usual: int) -> None:
 
 
 def default_checkpoints(options: flags.FlagValues) -> None:
-    """Sets defaults of checkpoints, so that there are enough for --average_checkpoints."""
+    """Sets defaults of the checkpoint flags that leave enough for --average_checkpoints."""
     given = {name: options[name].value for name in ("steps", "average_checkpoints")}
     for name, value in checkpoint_defaults(given).items():
         options.set_default(name, value)
@@ -241,14 +244,19 @@ def departures(options: flags.FlagValues, chosen: Recipe) -> list[str]:
 
 
 def differences(options: flags.FlagValues, wanted: Mapping[str, Any]) -> list[str]:
-    """Lists the differences of the flags from the values of a recipe; skips values of None."""
+    """Returns the differences of the flags from a recipe, as `flag=value (the recipe's value)`.
+
+    Args:
+        options: the parsed flags.
+        wanted: name of a flag -> value of the recipe; None is skipped.
+    """
     pairs = [(name, options[name].value, value) for name, value in wanted.items()]
     said = ((name, now, value) for name, now, value in pairs if value is not None)
     return [f"{name}={now} ({value})" for name, now, value in said if now != value]
 
 
 def refuse_flags(options: flags.FlagValues, names: Sequence[str]) -> None:
-    """Raises if one of these flags is given: the objective would not read it."""
+    """Raises ValueError if one of these flags, which the objective does not read, is given."""
     given = [f"--{name}={options[name].value}" for name in names if options[name].present]
     if given:
         raise ValueError(
@@ -259,6 +267,9 @@ def refuse_flags(options: flags.FlagValues, names: Sequence[str]) -> None:
 
 def parse_settings(items: list[str]) -> dict[str, Any]:
     """Parses `field=value` items; a value is JSON if it can be parsed as such, else a string.
+
+    Raises:
+        ValueError: an item has no "=".
 
     Example:
         >>> parse_settings(["num_layers=6", "dropout=0.0", "activation=relu"])
@@ -277,7 +288,7 @@ def parse_settings(items: list[str]) -> dict[str, Any]:
 
 
 def _as_flags(chosen: Recipe) -> dict[str, Any]:
-    """Returns the values of a recipe that flags have in another form."""
+    """Returns flag -> value for the settings of a recipe that flags have in another form."""
     shares, changes = chosen.replacement, chosen.set
     return {
         "replacement": None if shares is None else ",".join(map(str, shares)),

@@ -13,7 +13,7 @@ from types import FrameType
 
 
 def end_at_once(package: str) -> None:
-    """Makes Ctrl-C end the process with status 130, if it runs one of our programs.
+    """Makes Ctrl-C end the process with status 130, if it runs one of kbert's programs.
 
     Args:
         package: name under which the package of the programs is imported.
@@ -28,7 +28,7 @@ def end_at_once(package: str) -> None:
 
 
 def raise_as_usual() -> None:
-    """Makes Ctrl-C raise KeyboardInterrupt again."""
+    """Makes Ctrl-C raise KeyboardInterrupt again, after `end_at_once`."""
     if signal.getsignal(signal.SIGINT) is _end:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -38,6 +38,7 @@ def _end(number: int, frame: FrameType | None) -> None:
 
 
 def _is_program(package: str) -> bool:
+    """Returns whether this process was started as one of the programs in the package."""
     if sys.argv[:1] == ["-m"]:  # `python -m pipelines.pretrain` is importing its package
         return any(argument.startswith(f"{package}.") for argument in sys.orig_argv)
     return os.path.basename("".join(sys.argv[:1])).startswith("kbert-")

@@ -62,7 +62,15 @@ class LanguageModel(OnShards):
 
 
 def read_config(options: flags.FlagValues, tokenizer: Tokenizer) -> kbert.ElmoConfig:
-    """Reads a config (preset, family or JSON file), with a softmax over --vocabulary_size words."""
+    """Returns the config of ELMo, with a softmax over --vocabulary_size words.
+
+    Args:
+        options: the parsed flags; --init_preset or --model has the config, --set changes it.
+        tokenizer: tokenizer of the shards.
+
+    Raises:
+        ValueError: the config is of another model, or the vocabulary has fewer words.
+    """
     if options.init_preset:
         config = read_checkpoint(locate(options.init_preset)).expect(kbert.ElmoConfig).config
     elif options.model.endswith(".json"):

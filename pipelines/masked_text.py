@@ -32,7 +32,7 @@ UNMASKED = (VocabularyOptions, NegativesOptions, TranslationOptions)
 
 
 class MaskedText(OnShards):
-    """The objectives masked_lm, span_boundary and replaced_tokens."""
+    """The objectives masked_lm, span_boundary and replaced_tokens, of encoders."""
 
     UNREAD = (HybridOptions, PermutationOptions, *UNMASKED)
 
@@ -54,19 +54,23 @@ class MaskedText(OnShards):
 
 
 class MaskedAndCausalText(MaskedText):
-    """The objective masked_and_causal."""
+    """The objective masked_and_causal (GPT-BERT)."""
 
     UNREAD = (ReplacedTokensOptions, PermutationOptions, *UNMASKED)
 
 
 class PermutedText(MaskedText):
-    """The objective permutation_lm."""
+    """The objective permutation_lm (XLNet)."""
 
     UNREAD = (ReplacedTokensOptions, HybridOptions, *UNMASKED)
 
 
 def task_builder(options: flags.FlagValues) -> Callable[[kbert.Encoder, Any], kbert.tasks.Task]:
-    """Returns a function (encoder, tokenizer) -> task, for --objective and --segments."""
+    """Returns a function (encoder, tokenizer) -> task, for --objective and --segments.
+
+    Raises:
+        ValueError: flags contradict each other, such as an objective and its segments or masking.
+    """
     sentence = SENTENCE_OBJECTIVES.get(options.segments)
     if options.objective == "replaced_tokens":
         if sentence:
@@ -123,7 +127,16 @@ def task_builder(options: flags.FlagValues) -> Callable[[kbert.Encoder, Any], kb
 
 
 def read_config(model: str, changes: dict, tokenizer: Tokenizer) -> kbert.EncoderConfig:
-    """Reads a config (family or JSON file), with the tokenizer's vocabulary size and padding id."""
+    """Reads an encoder's config, and sets the fields that depend on the tokenizer.
+
+    Args:
+        model: name of a family member, or path of a JSON file.
+        changes: field -> new value, which override all others.
+        tokenizer: tokenizer of the shards.
+
+    Raises:
+        ValueError: the model is not an encoder of the BERT family.
+    """
     config = encoder_config(model)
     if config is None:
         raise ValueError(
@@ -136,13 +149,17 @@ def read_config(model: str, changes: dict, tokenizer: Tokenizer) -> kbert.Encode
 
 
 def tokenizer_fields(config: kbert.EncoderConfig, tokenizer: Tokenizer) -> dict[str, int]:
-    """Returns the fields of a new model's config that its tokenizer decides."""
+    """Returns the config fields of a new model that depend on its tokenizer."""
     fields = {"vocabulary_size": tokenizer.vocabulary_size}
     return fields if config.padding_id is None else {**fields, "padding_id": tokenizer.pad_id}
 
 
 def encoder_config(model: str) -> kbert.EncoderConfig | None:
-    """Reads the config of an encoder (family or JSON file); None for another kind of model."""
+    """Reads the config of an encoder; returns None for another kind of model.
+
+    Args:
+        model: name of a family member, or path of a JSON file.
+    """
     if model.endswith(".json"):
         fields = dict(read_json(Path(model)))
         kind = fields.pop("kind", kbert.EncoderConfig.kind)

@@ -13,12 +13,12 @@ from kbert.core.options import Options
 
 
 def define(options: type[Options], **defaults: Any) -> None:
-    """Defines a flag for each field that has none yet.
+    """Defines a flag for each field of an options class that has none yet.
 
     The flag of a field whose default depends on the task has no default.
 
     Args:
-        options: class of the fields.
+        options: the options class.
         **defaults: default values of flags, where they differ from the field's.
     """
     for name in flag_names(options):
@@ -36,31 +36,53 @@ def define_former() -> None:
 
 
 def _parse_former(parse: Callable[[Any], None], flag: flags.Flag, argument: Any) -> None:
-    """Parses an alias; marks its flag as given, so that a recipe does not override the value."""
+    """Parses a flag given by its former name, so that no recipe overrides the value.
+
+    Args:
+        parse: `parse` method of the alias.
+        flag: the flag; it is marked as given.
+        argument: text on the command line.
+    """
     parse(argument)
     flag.using_default_value = False
 
 
 def flag_names(*options: type[Options]) -> list[str]:
-    """Returns the fields of classes that programs have a flag for, each name once."""
+    """Returns the fields of options classes that programs have a flag for, each name once."""
     names = (name for each in options for name in each.names() if each.details(name).flag)
     return list(dict.fromkeys(names))
 
 
 def given(options: type[Options], parsed: flags.FlagValues) -> dict[str, Any]:
-    """Returns the fields whose flags the user gave, in the form that the class takes."""
+    """Returns the fields whose flags the user gave: name -> value as the class accepts it.
+
+    Args:
+        options: the options class.
+        parsed: the parsed flags.
+    """
     names = (name for name in flag_names(options) if parsed[name].present)
     return {name: parse(options, name, parsed[name].value) for name in names}
 
 
 def read(options: type[Options], parsed: flags.FlagValues) -> Options:
-    """Makes the options from all of their flags, given or not."""
+    """Makes an instance of an options class from all of its flags, given or not.
+
+    Args:
+        options: the options class.
+        parsed: the parsed flags.
+    """
     names = flag_names(options)
     return options(**{name: parse(options, name, parsed[name].value) for name in names})
 
 
 def parse(options: type[Options], name: str, value: Any) -> Any:
-    """Converts the value of a flag to the form of its field."""
+    """Converts the value of a flag to the type of its field.
+
+    Args:
+        options: the options class.
+        name: name of the field and its flag.
+        value: value that absl parsed.
+    """
     kind, item, _ = _kind(options, name)
     if kind is Mapping and value is not None:
         return parse_weights(name, value)
@@ -70,7 +92,14 @@ def parse(options: type[Options], name: str, value: Any) -> Any:
 
 
 def parse_weights(name: str, items: list[str]) -> dict[str, float] | str:
-    """Parses `label=weight` items, or the word "balanced".
+    """Parses `label=weight` items, or the single item "balanced".
+
+    Args:
+        name: name of the flag, for the message.
+        items: the items.
+
+    Raises:
+        ValueError: an item has another form.
 
     Example:
         >>> parse_weights("class_weights", ["spam=3", "ham=1"])
@@ -96,7 +125,15 @@ def parse_weights(name: str, items: list[str]) -> dict[str, float] | str:
 def parse_numbers(
     name: str, value: str | list[str], kind: type[int | float] = float
 ) -> tuple[float, ...]:
-    """Parses numbers separated by commas.
+    """Parses numbers, as a text separated by commas or as a list of texts.
+
+    Args:
+        name: name of the flag, for the message.
+        value: the numbers.
+        kind: type of the numbers.
+
+    Raises:
+        ValueError: an item is not such a number.
 
     Example:
         >>> parse_numbers("replacement", "0.8,0.1")
@@ -112,6 +149,13 @@ def parse_numbers(
 
 
 def _define(options: type[Options], name: str, defaults: Mapping[str, Any]) -> None:
+    """Defines the flag of a field, with the kind of flag that fits the field's type.
+
+    Args:
+        options: the options class.
+        name: name of the field and its flag.
+        defaults: name -> default value, where it differs from the field's.
+    """
     details, default = options.details(name), options.field_of(name).default
     text, default = details.help, None if default is dataclasses.MISSING else default
     if details.by_task and default is not None:
@@ -142,7 +186,7 @@ def _define(options: type[Options], name: str, defaults: Mapping[str, Any]) -> N
 
 
 def _is_taken(options: type[Options], name: str, value: Any) -> bool:
-    """Returns True, or raises absl's error for a number out of range."""
+    """Returns True if the value of a flag is in the field's range, else raises absl's error."""
     try:
         if value is not None:
             options.checked(name, value)
@@ -152,7 +196,12 @@ def _is_taken(options: type[Options], name: str, value: Any) -> bool:
 
 
 def _kind(options: type[Options], name: str) -> tuple[Any, Any, list[Any]]:
-    """Returns the first type of a field, the type of its items, and the other type arguments."""
+    """Returns the first type of a field, without its arguments, and these arguments.
+
+    Returns:
+        The type, such as tuple; its first argument, None without one; the list of its other
+        arguments.
+    """
     first = options.kinds(name)[0]
     item, *more = typing.get_args(first) or (None,)
     return typing.get_origin(first) or first, item, more

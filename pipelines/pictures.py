@@ -8,10 +8,10 @@ _MOST_CLASSES = 60
 
 
 def draw_confusion(confusion: dict | None, folder: Path) -> None:
-    """Writes `confusion_matrix.png` for tasks with classes, and prints its path.
+    """Writes `confusion_matrix.png` and prints its path; not for more than 60 classes.
 
     Args:
-        confusion: `matrix` and `names`; None for tasks without classes.
+        confusion: `matrix` and `names`; None for tasks without classes, which have no picture.
         folder: folder for the picture.
     """
     if confusion is None or len(confusion["names"]) > _MOST_CLASSES:

@@ -43,6 +43,7 @@ def define_flags() -> None:
 
 
 def _predict(options: flags.FlagValues) -> None:
+    """Answers one input on this machine, or many files on Apache Beam (--runner=beam)."""
     given = beam_flags.read(options)
     if given is not None:
         _predict_on_beam(options, given)
@@ -51,6 +52,7 @@ def _predict(options: flags.FlagValues) -> None:
 
 
 def _predict_on_beam(options: flags.FlagValues, given: list[str]) -> None:
+    """Answers many files on Apache Beam; `given` are flags of Beam."""
     if "-" in (options.input, options.output):
         raise ValueError(
             "--runner=beam requires files as --input and a folder as --output. Received: "

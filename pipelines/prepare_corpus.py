@@ -109,11 +109,13 @@ def define_flags() -> None:
 
 
 def _says_the_vocabulary(values: dict) -> bool:
+    """Returns whether the flags name or describe one vocabulary; `values` are flag -> value."""
     given = [name for name in ("vocabulary", "vocabulary_size") if values[name] is not None]
     return len(given) == 1 or (not given and values["tokenizer"] == "words")
 
 
 def _prepare(options: flags.FlagValues) -> None:
+    """Writes the shards, and with --lexicon the Chinese words; or shows a preview (--dry_run)."""
     import_without_keras()  # texts are tokenised here, and no model is made
     given = beam_flags.read(options)
     sources: list = command.split_sources(options.input)
@@ -149,6 +151,13 @@ def _prepare(options: flags.FlagValues) -> None:
 
 
 def _tokenizer(options: flags.FlagValues, sources: list, reading: dict) -> "tokenizers.Tokenizer":
+    """Returns the tokenizer: that of --vocabulary, or a newly trained one.
+
+    Args:
+        options: the parsed flags; with --dry_run only the first 2,000 documents are read.
+        sources: sources of text.
+        reading: arguments for reading the sources.
+    """
     if options.vocabulary is not None:
         return _given_tokenizer(options)
     size = options.vocabulary_size or 0  # all words
@@ -164,7 +173,11 @@ def _tokenizer(options: flags.FlagValues, sources: list, reading: dict) -> "toke
 
 
 def _given_tokenizer(options: flags.FlagValues) -> "tokenizers.Tokenizer":
-    """Returns the tokenizer of --vocabulary, with the setting of --lowercase."""
+    """Returns the tokenizer of --vocabulary, with the setting of --lowercase.
+
+    Raises:
+        ValueError: the tokenizer is not of the kind --tokenizer, or does not support --lowercase.
+    """
     path = options.vocabulary
     is_vocabulary = is_file(path) and not path.endswith(".model")
     if is_vocabulary and options.tokenizer != "words":

@@ -27,7 +27,7 @@ OWN_PROGRAMS = {
 
 
 def pretrain(options: flags.FlagValues) -> None:
-    """Trains the model that the flags describe."""
+    """Trains the model that the flags describe, and writes it."""
     chosen = apply_recipe(options)
     option_flags.read(StepsSettings, options)  # raises at once for contradictory settings
     strategy = make_strategy(options.strategy, options.model_devices)
@@ -40,7 +40,15 @@ def pretrain(options: flags.FlagValues) -> None:
 
 
 def describe_recipe(chosen: Recipe, options: flags.FlagValues, tokenizer: TokenizerLike) -> str:
-    """Describes the recipe and the run's differences; warns of another kind of tokenizer."""
+    """Describes the recipe and the run's differences from it, one per line.
+
+    Logs a warning if the recipe was trained with another kind of tokenizer.
+
+    Args:
+        chosen: the recipe.
+        options: the parsed flags.
+        tokenizer: tokenizer of the run.
+    """
     if tokenizer.kind != chosen.tokenizer:
         logging.warning(
             "The recipe %s was trained with a %s tokenizer; this one is %s",

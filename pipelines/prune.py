@@ -59,6 +59,7 @@ def define_flags() -> None:
 
 
 def _prune(options: flags.FlagValues) -> None:
+    """Prunes the model, prints its sizes and scores before and after, and writes it."""
     if all(options[name].value is None for name in ("vocabulary", "layers", "heads", "neurons")):
         raise ValueError(
             "At least one of --vocabulary, --layers, --heads and --neurons must be given"
@@ -99,7 +100,14 @@ def _prune(options: flags.FlagValues) -> None:
 
 
 def _read(path: str) -> tuple[Any, Any]:
-    """Loads the task of a folder, or its encoder if there is no task; and the tokenizer, if any."""
+    """Loads the model to prune.
+
+    Args:
+        path: folder, zip file or name of the model.
+
+    Returns:
+        The task, or the encoder if there is no task; and the tokenizer, None if there is none.
+    """
     folder = kbert.hub.locate(path)
     if kbert.checkpoints.read_checkpoint(folder).task is not None:
         task = kbert.tasks.Task.from_preset(folder)
@@ -112,6 +120,7 @@ def _read(path: str) -> tuple[Any, Any]:
 
 
 def _table(model: Any, options: flags.FlagValues) -> Any:
+    """Reads --data as a table; ValueError if the model is not a fine-tuned task."""
     if not isinstance(model, kbert.tasks.FineTuningTask):
         raise ValueError(
             f"--data requires a fine-tuned task. Received: a {type(model).__name__} in "
@@ -147,7 +156,13 @@ def _layers(given: Sequence[str]) -> tuple[Any, ...]:
 
 
 def _measured(model: Any, table: Any, options: flags.FlagValues) -> Mapping[str, str]:
-    """Returns the sizes and scores that are printed before and after pruning."""
+    """Returns the sizes, and with a table the scores, of a model as text by name.
+
+    Args:
+        model: task or encoder.
+        table: labelled examples, or None.
+        options: the parsed flags.
+    """
     config = getattr(model, "encoder", model).config
     sizes = {
         "parameters": f"{model.count_params():,}",

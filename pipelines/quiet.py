@@ -19,7 +19,10 @@ NOTICES = (
 
 
 def import_tensorflow() -> None:
-    """Imports TensorFlow, its Text and Keras with standard error held back, then filtered."""
+    """Imports TensorFlow, TensorFlow Text and Keras; shows their messages except `NOTICES`.
+
+    Standard error is redirected to a file during the imports, and then printed.
+    """
     if "keras" in sys.modules:
         return
     if not glob.glob("/dev/nvidia*"):  # on a host with GPUs the messages may matter

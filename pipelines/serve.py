@@ -47,10 +47,12 @@ def define_flags() -> None:
 
 
 def _needs_tensorflow(options: flags.FlagValues) -> bool:
+    """Returns whether the models of --model need TensorFlow."""
     return serve.needs_tensorflow(option_flags.read(ServiceOptions, options))
 
 
 def _serve(options: flags.FlagValues) -> None:
+    """Serves the models until SIGTERM or Ctrl-C."""
     # The garbage of a retired model version is collected. This takes a twentieth of a second if the
     # objects that exist now, mostly TensorFlow's, are frozen and so not traversed.
     gc.collect()

@@ -27,7 +27,11 @@ MASKED = (MaskingSettings, ReplacedTokensOptions, HybridOptions, PermutationOpti
 
 
 def read_corpus(options: flags.FlagValues) -> Corpus:
-    """Opens --data_dir: the shards of one folder, or of several."""
+    """Opens the shards of --data_dir: of one folder, or a mixture of several.
+
+    Raises:
+        ValueError: --mixture_temperature is given for a single folder.
+    """
     folders = parse_folders(options.data_dir)
     if isinstance(folders, str):
         if options.mixture_temperature != 1:
@@ -40,7 +44,7 @@ def read_corpus(options: flags.FlagValues) -> Corpus:
 
 
 class OnShards:
-    """A task that the flags describe, and the shards of `kbert-prepare-corpus` that it learns from.
+    """A pretraining objective on shards of `kbert-prepare-corpus`: its task and its data.
 
     Args:
         options: the parsed flags.
@@ -61,7 +65,15 @@ class OnShards:
 
     @classmethod
     def from_flags(cls, options: flags.FlagValues, strategy: Strategy) -> Self:
-        """Makes the objective from the flags; opens --data_dir and its tokenizer."""
+        """Makes the objective from the flags; opens --data_dir and its tokenizer.
+
+        Args:
+            options: the parsed flags.
+            strategy: devices and hosts of the run; not used here.
+
+        Raises:
+            ValueError: --data_dir is not given.
+        """
         if options.data_dir is None:
             raise ValueError(
                 f"--objective={options.objective} requires --data_dir, a folder written by "
@@ -72,7 +84,7 @@ class OnShards:
         return cls(options, kbert.load_tokenizer(first.folder), corpus)
 
     def make_task(self) -> Any:
-        """Makes the task that the flags describe, not compiled."""
+        """Makes the task that the flags describe, not compiled; subclasses define it."""
         raise NotImplementedError(f"{type(self).__name__} must define `make_task`.")
 
     def make_objective(self, task: Any, **notes: Any) -> Any:

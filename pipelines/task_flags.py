@@ -97,7 +97,11 @@ def data(options: flags.FlagValues) -> dict[str, Any]:
 
 
 def columns(options: flags.FlagValues) -> dict[str, str | list[str]]:
-    """Returns our name of a column -> the file's name, from the flags."""
+    """Returns kbert's name of a column -> the file's name, from the flags.
+
+    Raises:
+        ValueError: --columns or --pair_columns has another form.
+    """
     found: dict[str, str | list[str]] = {}
     for item in options.columns:
         ours, equals, theirs = item.partition("=")
@@ -125,7 +129,11 @@ def columns(options: flags.FlagValues) -> dict[str, str | list[str]]:
 
 
 def define_task_flag(text: str) -> None:
-    """Declares --task, for any task that is registered when the flag is parsed."""
+    """Declares --task, for any task that is registered when the flag is parsed.
+
+    Args:
+        text: help of the flag.
+    """
     flags.DEFINE(_TaskName(), "task", None, text)
 
 
@@ -178,7 +186,7 @@ def define_task_settings() -> None:
 
 
 def settings(options: flags.FlagValues) -> dict[str, Any]:
-    """Returns the settings of a run and of its task whose flags are given."""
+    """Returns name -> value of the settings of a run and its task whose flags are given."""
     found: dict[str, Any] = {}
     for each in task_settings():
         found |= option_flags.given(each, options)

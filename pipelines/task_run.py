@@ -44,6 +44,7 @@ def make_runs(
 def _make_runs(
     experiment: "Experiment", options: flags.FlagValues, also: "Callable[[Result | Series], Any]"
 ) -> None:
+    """Executes, reports and publishes the runs; arguments as in `make_runs`."""
     # Every run of a series traces its own graphs. TensorFlow counts them together and would warn.
     python_logging.getLogger("tensorflow").setLevel("ERROR")
     if options.seeds and options.grid:
@@ -73,12 +74,19 @@ def _make_runs(
 
 
 def is_finished(options: flags.FlagValues) -> bool:
-    """Returns whether the folder of the run or series holds its results."""
+    """Returns whether --output_dir has the results of a finished run or series."""
     folder = Path(options.output_dir or "")
     return any((folder / name).exists() for name in ("results.json", "series.json"))
 
 
 def _run(experiment: "Experiment", options: flags.FlagValues, given: dict) -> "Result | Series":
+    """Executes the run, or the series of --seeds or --grid.
+
+    Args:
+        experiment: task, model and data.
+        options: the parsed flags.
+        given: settings whose flags are given.
+    """
     folder = options.output_dir
     given = {**given, "resume": tuple(options.allow_changes)}
     if options.seeds:
@@ -91,7 +99,12 @@ def _run(experiment: "Experiment", options: flags.FlagValues, given: dict) -> "R
 
 
 def _report(result: "Result", folder: Path) -> None:
-    """Prints the report by class and the table of results, and draws the confusion matrix."""
+    """Prints the report by class and the table of results, and draws the confusion matrix.
+
+    Args:
+        result: result of the best run.
+        folder: folder for the picture.
+    """
     report = result.folder / "dev_report.txt"
     if report.exists():
         print(f"\n{report.read_text(encoding='utf-8')}")
@@ -101,7 +114,13 @@ def _report(result: "Result", folder: Path) -> None:
 
 
 def _publish(preset: Path, options: flags.FlagValues, finished: bool) -> None:
-    """Copies and exports the best model; an export of an earlier call is kept."""
+    """Copies the best model to --preset_dir, and exports it to --export_dir.
+
+    Args:
+        preset: folder of the best model.
+        options: the parsed flags.
+        finished: whether the run was finished before; then an existing export is kept.
+    """
     if options.preset_dir:
         copy_tree(preset, options.preset_dir)
         print(f"model written to {options.preset_dir}")

@@ -30,9 +30,9 @@ def train_objective(
     If a signal stops the run, the process ends.
 
     Args:
-        learner: task and data.
+        learner: objective, with its task and data.
         options: the parsed flags.
-        strategy: strategy of the devices.
+        strategy: devices and hosts of the run.
         description: description of the recipe, which is printed; None for none.
     """
     keep_what_is_read(options, READ, written=("preset_dir", "export_dir"))
@@ -68,7 +68,7 @@ def train_objective(
 
 
 def _command(options: flags.FlagValues) -> dict[str, Any]:
-    """Returns the flags that are no settings of the run, for readers of run.json."""
+    """Returns the given flags that are not settings of the run, for run.json."""
     own = options.get_key_flags_for_module(sys.argv[0])
     settings = HybridSettings.names()
     return {x.name: x.value for x in own if x.value is not None and x.name not in settings}

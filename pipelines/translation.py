@@ -25,7 +25,7 @@ VOCABULARY_SIZE = 37_000  # Vaswani et al. 2017, section 5.1
 
 
 class Translation:
-    """The objective translation.
+    """The objective translation: a Transformer learns from pairs of sentences.
 
     Args:
         options: the parsed flags.
@@ -50,7 +50,15 @@ class Translation:
 
     @classmethod
     def from_flags(cls, options: flags.FlagValues, strategy: Strategy) -> Self:
-        """Opens the pairs; trains the tokenizer, or loads the one of an earlier start."""
+        """Opens the pairs; trains the tokenizer, or loads the one of an earlier start.
+
+        Args:
+            options: the parsed flags.
+            strategy: devices and hosts of the run.
+
+        Raises:
+            ValueError: there are no training pairs, or flags contradict each other.
+        """
         refuse_flags(options, cls.unread)
         pairs, dev = open_pairs(options, PAIRS), open_pairs(options, DEV_PAIRS)
         if pairs is None:
@@ -112,7 +120,18 @@ class Translation:
 
 
 def open_pairs(options: flags.FlagValues, names: tuple[str, str, str]) -> Any | None:
-    """Opens the pairs of three flags: two aligned files, or the third flag; None without any."""
+    """Opens sentence pairs: two aligned files, or one source of pairs.
+
+    Args:
+        options: the parsed flags.
+        names: names of three flags: source file, target file, source of pairs.
+
+    Returns:
+        The pairs; None if none of the flags is given.
+
+    Raises:
+        ValueError: neither both files nor only the source of pairs are given.
+    """
     source, target, pairs = (options[name].value for name in names)
     if source is target is pairs is None:
         return None
@@ -132,6 +151,8 @@ def open_pairs(options: flags.FlagValues, names: tuple[str, str, str]) -> Any | 
 
 def run_tokenizer(options: flags.FlagValues, pairs: Any, writes: bool) -> tokenizers.Tokenizer:
     """Returns the tokenizer of the run, which never changes once there are checkpoints.
+
+    It is that of --tokenizer_dir or --init_preset, that of an earlier start, or newly trained.
 
     Args:
         options: the parsed flags.
@@ -179,7 +200,15 @@ def run_tokenizer(options: flags.FlagValues, pairs: Any, writes: bool) -> tokeni
 
 
 def read_seq2seq(preset: str, dtype: str | None = None) -> kbert.Seq2Seq:
-    """Loads the encoder-decoder of a preset, or makes one from the encoder of a preset."""
+    """Loads the encoder-decoder of a preset, or makes one from the encoder of a preset.
+
+    Args:
+        preset: folder or name of the model.
+        dtype: dtype policy; None = Keras' default.
+
+    Raises:
+        ValueError: the preset is a translator of one network.
+    """
     checkpoint = read_checkpoint(locate(preset))
     if isinstance(checkpoint.config, kbert.EncoderConfig):
         if (checkpoint.task or {}).get("kind") == kbert.Translator.kind:

@@ -56,9 +56,9 @@ def add_auxiliary_loss(name: str, numerator: Tensor, denominator: Tensor) -> Non
     added = _added.get()
     if added is None:
         return
-    before = added.get(name)
-    if before is not None:
-        numerator, denominator = before[0] + numerator, before[1] + denominator
+    previous = added.get(name)
+    if previous is not None:
+        numerator, denominator = previous[0] + numerator, previous[1] + denominator
     added[name] = (numerator, denominator)
 
 

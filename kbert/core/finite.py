@@ -45,7 +45,7 @@ def refuse_not_finite(outputs: Mapping[str, Any], what: str) -> None:
         outputs: name -> numbers, as for `not_finite`.
         what: what the outputs belong to, for the message.
     """
-    if bad := not_finite(outputs):
+    if bad_names := not_finite(outputs):
         raise ValueError(
-            f"{NOT_FINITE} Received: NaN or infinity in {', '.join(map(repr, bad))} of {what}"
+            f"{NOT_FINITE} Received: NaN or infinity in {', '.join(map(repr, bad_names))} of {what}"
         )

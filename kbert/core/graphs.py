@@ -56,8 +56,8 @@ def on_cpu(function: Callable, *specs: Any) -> Callable:
 
         placed.__name__ = getattr(function, "__name__", "graph")
         flat_specs = tf.nest.flatten(structure, expand_composites=True)
-        made = graph(placed, input_signature=flat_specs, autograph=False)
-        return made.get_concrete_function(), structure, [spec.dtype for spec in flat_specs]
+        compiled = graph(placed, input_signature=flat_specs, autograph=False)
+        return compiled.get_concrete_function(), structure, [spec.dtype for spec in flat_specs]
 
     def call(*arguments: Any) -> Any:
         concrete, structure, dtypes = traced()

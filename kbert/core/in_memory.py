@@ -36,9 +36,9 @@ class ClassName(str):
     number: int
 
     def __new__(cls, name: str, number: int) -> "ClassName":
-        made = super().__new__(cls, name)
-        made.number = number
-        return made
+        instance = super().__new__(cls, name)
+        instance.number = number
+        return instance
 
     def __getnewargs__(self) -> tuple[str, int]:  # type: ignore[override]  # for copy and pickle
         return str(self), self.number
@@ -72,9 +72,9 @@ def columns_of(data: Any, *, triplets: bool = False, start: int = 0) -> dict[str
         >>> columns_of([{"anchor": "a", "positive": "b"}])
         {'anchor': ['a'], 'positive': ['b']}
     """
-    named = _named_columns(data)
-    if named is not None:
-        return {name: read() for name, read in named.items()}
+    readers = _named_columns(data)
+    if readers is not None:
+        return {name: read_column() for name, read_column in readers.items()}
     if hasattr(data, "element_spec"):
         return _dataset_columns(data, triplets)
     return _row_columns(list(rows_of(data)), triplets, start)
@@ -172,15 +172,15 @@ def column_or_rows(data: Any, names: Sequence[str] = ("text",)) -> Iterator[Any]
             f"alone, or rename it. Received: the columns {', '.join(map(str, there))}"
         )
 
-    named = _named_columns(data)
-    if named is None:
+    readers = _named_columns(data)
+    if readers is None:
         for row in rows_of(data):
             yield row[chosen(row)] if isinstance(row, Mapping) else row
     elif _is_hugging_face(data):
-        name = chosen(named)
+        name = chosen(readers)
         yield from (row[name] for row in _hugging_face_rows(data.select_columns([name])))
     else:
-        yield from values_of(named[chosen(named)](), chosen(named))
+        yield from values_of(readers[chosen(readers)](), chosen(readers))
 
 
 def pair_rows(data: Any) -> Iterator[Any]:
@@ -244,7 +244,7 @@ def _named_columns(data: Any) -> dict[str, Callable[[], Any]] | None:
 
     A mapping of splits, a lazy frame, or a column name that occurs twice raises ValueError.
     """
-    read: Callable[[Any, Any], Any] = operator.getitem
+    read_column: Callable[[Any, Any], Any] = operator.getitem
     names: Iterable[Any]
     if isinstance(data, Mapping):
         if splits := [name for name, value in data.items() if _is_hugging_face(value)]:
@@ -260,7 +260,7 @@ def _named_columns(data: Any) -> dict[str, Callable[[], Any]] | None:
     elif _is_hugging_face(data):
         if not hasattr(type(data), "__len__"):
             return None  # a stream of rows
-        names, read = data.column_names, _hugging_face_column
+        names, read_column = data.column_names, _hugging_face_column
     elif fields := _fields(data):
         names = fields if getattr(data, "ndim", 0) else ()
     elif hasattr(data, "columns") and hasattr(data, "dtypes"):  # a frame
@@ -274,7 +274,7 @@ def _named_columns(data: Any) -> dict[str, Callable[[], Any]] | None:
     names = list(names)
     if len(set(names)) < len(names):
         raise ValueError(f"Column names must be unique. Received: {names}")
-    return {str(name): functools.partial(read, data, name) for name in names}
+    return {str(name): functools.partial(read_column, data, name) for name in names}
 
 
 def _fields(data: Any) -> tuple[str, ...]:
@@ -307,8 +307,8 @@ def _hugging_face_rows(dataset: Any) -> Iterator[dict[str, Any]]:
 
 def _feature_of(column: Any) -> Any:
     """Returns the feature that `datasets` declares for a column; None if it declares none."""
-    whole = _feature_of(column.source) if _is_column(column.source) else column.source.features
-    return whole.get(column.column_name) if isinstance(whole, Mapping) else None
+    features = _feature_of(column.source) if _is_column(column.source) else column.source.features
+    return features.get(column.column_name) if isinstance(features, Mapping) else None
 
 
 def _by_names(values: Iterable[Any], feature: Any, column: str) -> list:
@@ -342,8 +342,8 @@ def _is_several(data: Any) -> bool:
         return True
     # Iterating over a table of an unknown library would give its column names.
     is_table = hasattr(data, "columns") or hasattr(data, "column_names")
-    is_one = isinstance(data, str | bytes) or getattr(data, "ndim", 1) == 0 or is_table
-    return (isinstance(data, Iterable) or hasattr(data, "to_list")) and not is_one
+    is_single = isinstance(data, str | bytes) or getattr(data, "ndim", 1) == 0 or is_table
+    return (isinstance(data, Iterable) or hasattr(data, "to_list")) and not is_single
 
 
 def _values(data: Any) -> Iterable[Any]:
@@ -384,10 +384,10 @@ def _row_columns(rows: list, triplets: bool = False, start: int = 0) -> dict[str
     if isinstance(first, Mapping):
         for number, row in enumerate(rows, start):
             if not isinstance(row, Mapping) or set(row) != set(first):
-                found = sorted(row) if isinstance(row, Mapping) else f"{row!r:.80}"
+                received = sorted(row) if isinstance(row, Mapping) else f"{row!r:.80}"
                 raise ValueError(
                     f"row {number} of the data: every row must have the columns "
-                    f"{sorted(first)}. Received: {found}"
+                    f"{sorted(first)}. Received: {received}"
                 )
         return {name: [row[name] for row in rows] for name in first}
     if not isinstance(first, tuple):

@@ -290,7 +290,7 @@ def public_names(package: str) -> tuple[Callable, Callable, list[str]]:
     """
     module = sys.modules[package]
     loader: Any = module.__spec__.loader if module.__spec__ else None
-    places: dict[str, tuple[str, str]] = {}
+    origins: dict[str, tuple[str, str]] = {}
     if (source := loader.get_source(package)) is None:
         raise ImportError(
             f"The public names of a package must be readable from its source. Received: {package} "
@@ -300,13 +300,13 @@ def public_names(package: str) -> tuple[Callable, Callable, list[str]]:
         inner = statement.body if isinstance(statement, ast.If) else [statement]
         for line in inner:
             if isinstance(line, ast.ImportFrom) and line.module:
-                places |= {x.asname: (line.module, x.name) for x in line.names if x.asname}
+                origins |= {x.asname: (line.module, x.name) for x in line.names if x.asname}
 
     def getattribute(name: str) -> Any:
         path = f"{package}.{name}"
-        place = places.get(name)
-        if place is not None and place[0] != package:
-            value = getattr(importlib.import_module(place[0]), place[1])
+        origin = origins.get(name)
+        if origin is not None and origin[0] != package:
+            value = getattr(importlib.import_module(origin[0]), origin[1])
         elif not name.startswith("__") and importlib.util.find_spec(path):
             value = importlib.import_module(path)
         else:
@@ -314,7 +314,7 @@ def public_names(package: str) -> tuple[Callable, Callable, list[str]]:
         setattr(module, name, value)
         return value
 
-    return getattribute, lambda: sorted({*vars(module), *places}), sorted(places)
+    return getattribute, lambda: sorted({*vars(module), *origins}), sorted(origins)
 
 
 def load(sort: str, name: str) -> Any:
@@ -325,8 +325,8 @@ def load(sort: str, name: str) -> Any:
         'kbert.checkpoints.preset'
     """
     module, _, attribute = TABLE[sort][name].partition(":")
-    found = importlib.import_module(module)
-    return getattr(found, attribute) if attribute else found
+    imported = importlib.import_module(module)
+    return getattr(imported, attribute) if attribute else imported
 
 
 def load_each(sort: str) -> Iterator[tuple[str, Any]]:
@@ -387,11 +387,11 @@ def user_module(module: str) -> ModuleType:
             f"Received: {module!r}, next to {loaded.__name__} of {loaded.__file__}"
         )
     spec: Any = importlib.util.spec_from_file_location(path.stem, path)
-    made = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = made
+    imported = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = imported
     try:
-        spec.loader.exec_module(made)
+        spec.loader.exec_module(imported)
     except BaseException:
         del sys.modules[path.stem]
         raise
-    return made
+    return imported

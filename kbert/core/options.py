@@ -102,9 +102,9 @@ class Options:
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        if taken := [name for name in cls.__annotations__ if hasattr(Options, name)]:
+        if reserved := [name for name in cls.__annotations__ if hasattr(Options, name)]:
             raise TypeError(
-                f"Options must not have the names of their methods. Received: {', '.join(taken)}"
+                f"Options must not have the names of their methods. Received: {', '.join(reserved)}"
             )
         dataclasses.dataclass(frozen=True, kw_only=True)(cls)
         cls.__doc__ = with_options(cls.__doc__, cls)
@@ -157,9 +157,9 @@ class Options:
         """
         details = cls.details(name)
         for kind in cls.kinds(name):
-            fits, taken = _take(value, kind, details)
+            fits, plain_value = _take(value, kind, details)
             if fits:
-                return taken
+                return plain_value
         raise ValueError(f"`{name}` must be {cls.rule(name)}. Received: {value!r}")
 
     @classmethod
@@ -257,9 +257,9 @@ def takes(options: type[Options]) -> Callable[[F], F]:
 
     def show(function: F) -> F:
         signature = inspect.signature(function)
-        own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
-        shown = signature.replace(parameters=[*own, *options.parameters()])
-        function.__signature__ = shown  # type: ignore[attr-defined]  # inspect reads it
+        own_parameters = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+        full_signature = signature.replace(parameters=[*own_parameters, *options.parameters()])
+        function.__signature__ = full_signature  # type: ignore[attr-defined]  # inspect reads it
         function.__doc__ = with_options(function.__doc__, options)
         return function
 
@@ -285,9 +285,9 @@ def parse_kind(text: str) -> tuple[str, dict[str, Any]]:
         >>> parse_kind("houlsby")
         ('houlsby', {})
     """
-    kind, _, rest = text.partition(":")
+    kind, _, option_text = text.partition(":")
     options: dict[str, Any] = {}
-    for item in rest.split(",") if rest else ():
+    for item in option_text.split(",") if option_text else ():
         name, equals, value = item.partition("=")
         if not equals:
             raise ValueError(
@@ -323,19 +323,19 @@ def _take(value: Any, kind: Any, details: Details) -> tuple[bool, Any]:
         number = numbers.Integral if origin is int else numbers.Real
         if is_bool or not isinstance(value, number) or not math.isfinite(value):
             return False, value
-        taken = origin(value)
-        return _in_range(taken, details), taken
+        converted = origin(value)
+        return _in_range(converted, details), converted
     if origin is tuple:
         items = (value,) if isinstance(value, str) else value
         if isinstance(items, Mapping) or not isinstance(items, Collection):
             return False, value
-        wanted, *rest = typing.get_args(kind)
-        taken = [_take(item, wanted, details) for item in items]
-        long_enough = rest == [...] or len(taken) == 1 + len(rest)
-        return long_enough and all(fits for fits, _ in taken), tuple(x for _, x in taken)
+        item_kind, *more_kinds = typing.get_args(kind)
+        converted = [_take(item, item_kind, details) for item in items]
+        long_enough = more_kinds == [...] or len(converted) == 1 + len(more_kinds)
+        return long_enough and all(fits for fits, _ in converted), tuple(x for _, x in converted)
     if origin is str:
-        known = details.choices is None or value in details.choices
-        return isinstance(value, str) and known, value
+        is_choice = details.choices is None or value in details.choices
+        return isinstance(value, str) and is_choice, value
     return isinstance(value, origin), value
 
 
@@ -353,8 +353,8 @@ def _rule(kind: Any, details: Details) -> str:
     if origin is str and details.choices is not None:
         return f"one of {', '.join(details.choices)}"
     if origin is tuple:
-        inner, *rest = typing.get_args(kind)
-        count = "" if rest == [...] else f" of {1 + len(rest)}"
+        inner, *more_kinds = typing.get_args(kind)
+        count = "" if more_kinds == [...] else f" of {1 + len(more_kinds)}"
         return f"a sequence{count}, each {_rule(inner, details)}"
     words = _WORDS[origin]
     if origin not in (int, float):
@@ -368,8 +368,8 @@ def _rule(kind: Any, details: Details) -> str:
         "at most": high,
         "below": details.below,
     }
-    said = [f"{text} {_number(bound)}" for text, bound in bounds.items() if bound is not None]
-    return " ".join([words, " and ".join(said)]).rstrip()
+    limits = [f"{text} {_number(bound)}" for text, bound in bounds.items() if bound is not None]
+    return " ".join([words, " and ".join(limits)]).rstrip()
 
 
 def _number(value: float) -> str:
@@ -399,8 +399,8 @@ def with_options(doc: str | None, options: type[Options]) -> str | None:
     """
     if doc is None or _PLACE not in doc:
         return doc
-    before = doc[: doc.index(_PLACE)]
-    indent = before[before.rindex("\n") + 1 :]
+    text_before = doc[: doc.index(_PLACE)]
+    indent = text_before[text_before.rindex("\n") + 1 :]
     lines = [
         textwrap.fill(
             line,

@@ -47,15 +47,15 @@ def register(sort: str, name: str, cls: type) -> None:
     Raises:
         ValueError: the name belongs to another class.
     """
-    known = _CLASSES.setdefault(sort, {})
-    before = known.get(name, cls)
-    place = late.TABLE.get(sort, {}).get(name, _place(before)).replace(":", ".")
-    if place != _place(cls) and (before is cls or _source(before) != _source(cls)):
+    classes = _CLASSES.setdefault(sort, {})
+    previous = classes.get(name, cls)
+    origin = late.TABLE.get(sort, {}).get(name, _place(previous)).replace(":", ".")
+    if origin != _place(cls) and (previous is cls or _source(previous) != _source(cls)):
         raise ValueError(
             f"Every {sort} must have a unique name, but {name!r} is already registered for "
-            f"{place}. Received: {_place(cls)}"
+            f"{origin}. Received: {_place(cls)}"
         )
-    known[name] = cls
+    classes[name] = cls
 
 
 def register_own(sort: str, cls: type) -> None:
@@ -99,10 +99,10 @@ def find(sort: str, name: str) -> type | None:
 
     It is None if neither kbert nor an imported module defines the name.
     """
-    found = loaded(sort, name)
-    if found is None and name in late.TABLE.get(sort, {}):
-        found = _CLASSES.setdefault(sort, {})[name] = late.load(sort, name)
-    return found
+    cls = loaded(sort, name)
+    if cls is None and name in late.TABLE.get(sort, {}):
+        cls = _CLASSES.setdefault(sort, {})[name] = late.load(sort, name)
+    return cls
 
 
 def loaded(sort: str, name: str) -> type | None:
@@ -120,12 +120,12 @@ def get(sort: str, name: str) -> type:
         >>> get("task", "classify").__name__
         'TextClassifier'
     """
-    found = find(sort, name)
-    if found is None:
+    cls = find(sort, name)
+    if cls is None:
         near = difflib.get_close_matches(name, names(sort), n=len(names(sort)), cutoff=0.0)
         article = "An" if sort[0] in "aeiou" else "A"
         raise ValueError(f"{article} {sort} must be one of {', '.join(near)}. Received: {name!r}")
-    return found
+    return cls
 
 
 def names(sort: str) -> list[str]:
@@ -143,10 +143,10 @@ def current(task: Mapping[str, Any]) -> dict[str, Any]:
         >>> current({"kind": "TextClassifier", "max_length": 64})
         {'kind': 'classify', 'max_length': 64}
     """
-    found = {FORMER_SETTINGS.get(name, name): value for name, value in task.items()}
-    if "kind" in found:
-        found["kind"] = _FORMER_KINDS.get(found["kind"], found["kind"])
-    return found
+    record = {FORMER_SETTINGS.get(name, name): value for name, value in task.items()}
+    if "kind" in record:
+        record["kind"] = _FORMER_KINDS.get(record["kind"], record["kind"])
+    return record
 
 
 def _source(cls: type) -> tuple[str, str]:

@@ -22,6 +22,6 @@ def unreadable_record(error: Exception) -> str | None:
         >>> unreadable_record(ValueError("else")) is None
         True
     """
-    before, after = map(re.escape, UNREADABLE)
-    found = re.search(f"{before}.*?{after}", str(error))
-    return found and found[0]
+    beginning, end = map(re.escape, UNREADABLE)
+    match = re.search(f"{beginning}.*?{end}", str(error))
+    return match and match[0]

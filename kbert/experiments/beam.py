@@ -59,7 +59,7 @@ class _Job:
         return os.path.join(self.work, f"{file:05d}-{chunk:08d}.json")
 
     def joined(self, file: int) -> str:
-        """Returns the path of all answers to a file, until every file is answered."""
+        """Returns the path of all answers to a file, by its number, until all files are done."""
         return os.path.join(self.work, f"{file:05d}.jsonl")
 
     @property

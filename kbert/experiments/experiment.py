@@ -197,7 +197,7 @@ class Experiment:
         return [] if settings.prune_weights is None else [pruning.parse(settings.prune_weights)]
 
     def new_task(self, settings: Settings) -> FineTuningTask:
-        """Makes a task of the pretrained encoder and a newly initialised head."""
+        """Makes a task of the pretrained encoder with a new head; sets all random seeds."""
         keras.utils.set_random_seed(settings.seed)
         arguments = self.named.arguments(settings)
         if self.labels is not None:

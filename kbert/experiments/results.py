@@ -49,7 +49,7 @@ class Result:
 
     @property
     def score(self) -> tuple[float, float]:
-        """Sort key, larger is better: the metric on the development data, then the negative loss.
+        """Sort key of runs, larger is better: metric on the development data, then minus the loss.
 
         Evaluations of one run are compared in the same way (`kbert.training.run.best`).
         """

@@ -68,12 +68,12 @@ def map_safetensors(path: PathLike) -> dict[str, np.ndarray]:
     header = json.loads(content[8:start])
     header.pop("__metadata__", None)
     _check_types({name: x["dtype"] for name, x in header.items()}, path)
-    found = {}
+    arrays = {}
     for name, x in header.items():
         offset = start + x["data_offsets"][0]
         array = np.ndarray(x["shape"], np.dtype(_TYPES[x["dtype"]]), content, offset)
-        found[name] = widened(array if array.flags.aligned else array.copy())
-    return found
+        arrays[name] = widened(array if array.flags.aligned else array.copy())
+    return arrays
 
 
 def release(array: np.ndarray) -> None:
@@ -260,12 +260,14 @@ def check_finite(arrays: Arrays, what: str) -> None:
         ...     print(str(error)[-35:])
         a preset, with NaN or infinity in b
     """
-    bad = [name for name, x in arrays.items() if x.dtype.kind == "f" and not np.isfinite(x).all()]
-    if bad:
-        more = f" and {len(bad) - _SHOWN} more" if len(bad) > _SHOWN else ""
+    bad_names = [
+        name for name, x in arrays.items() if x.dtype.kind == "f" and not np.isfinite(x).all()
+    ]
+    if bad_names:
+        suffix = f" and {len(bad_names) - _SHOWN} more" if len(bad_names) > _SHOWN else ""
         raise ValueError(
             f"Weights must be finite; nothing was written. Received: {what}, with NaN or infinity "
-            f"in {', '.join(bad[:_SHOWN])}{more}"
+            f"in {', '.join(bad_names[:_SHOWN])}{suffix}"
         )
 
 

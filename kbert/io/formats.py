@@ -96,8 +96,8 @@ class Array(Format):
         if not self.ragged:
             return [np.asarray(records, self.dtype).tobytes()]
         vectors = b"".join(row.astype(self.dtype).tobytes() for row in records)
-        after = self._rows(ends)[0] + np.cumsum([len(row) for row in records])
-        return [vectors, after.astype("<i8").tobytes()]
+        row_ends = self._rows(ends)[0] + np.cumsum([len(row) for row in records])
+        return [vectors, row_ends.astype("<i8").tobytes()]
 
     def heads(self, ends: Sequence[int], finished: bool) -> list[bytes]:
         if not finished:

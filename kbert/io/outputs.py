@@ -149,19 +149,19 @@ class Output:
         self.path = Path(path)
         self.note = Path(note or f"{self.path}.state.json")
         self.state = {**progress, **identity}
-        before = read_note(self.note, f"The note of {self.path.name}")
-        before = before and former(before)
-        if before is not None and self._is_begun(before):
-            self.state = before
+        previous = read_note(self.note, f"The note of {self.path.name}")
+        previous = previous and former(previous)
+        if previous is not None and self._is_begun(previous):
+            self.state = previous
             self.check(identity)
-        elif before is None and _is_written(self.path):
+        elif previous is None and _is_written(self.path):
             raise ValueError(
                 f"{self.path} already exists without {self.note.name}, the record of what wrote "
                 "it; remove it or choose another output"
             )
-        elif before and before.get("records"):
+        elif previous and previous.get("records"):
             warnings.warn(
-                f"{self.path} no longer exists, but {self.note.name} lists {before['records']:,} "
+                f"{self.path} no longer exists, but {self.note.name} lists {previous['records']:,} "
                 "records in it: starting over",
                 stacklevel=3,
             )
@@ -262,18 +262,18 @@ class GrowingOutput(Output):
         Raises:
             ValueError: the records were made of other items, or a finished file has lost records.
         """
-        rest = iter(items)
+        remaining = iter(items)
         self._text_of = text_of
-        read = checksum = 0
-        for item in itertools.islice(rest, self.records):
-            read, checksum = read + 1, fingerprints.crc32([text_of(item)], checksum)
+        num_read = checksum = 0
+        for item in itertools.islice(remaining, self.records):
+            num_read, checksum = num_read + 1, fingerprints.crc32([text_of(item)], checksum)
         received = None
-        if read < self.records:
-            received = f"{read:,} records, but {self.records:,} are already written"
+        if num_read < self.records:
+            received = f"{num_read:,} records, but {self.records:,} are already written"
         elif checksum != self.state.get("checksum", checksum):  # former versions wrote none
-            received = f"other records among the first {read:,}"
-        elif self.finished and next(rest, None) is not None:
-            received = f"more than {read:,} records"
+            received = f"other records among the first {num_read:,}"
+        elif self.finished and next(remaining, None) is not None:
+            received = f"more than {num_read:,} records"
         if received:
             raise ValueError(
                 f"{self.path} was made from another input than {source}: choose another output, "
@@ -283,7 +283,7 @@ class GrowingOutput(Output):
         if self.finished:
             for path, size in zip(self._paths, self._sizes(), strict=True):
                 _check_size(path, os.path.getsize(path), size)
-        return rest
+        return remaining
 
     @contextlib.contextmanager
     def growing(self) -> Iterator[None]:

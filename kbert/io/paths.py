@@ -156,9 +156,9 @@ class RemotePath(os.PathLike):
     def stat(self) -> os.stat_result:
         """Returns size and modification time; the other fields are 0."""
         with self._errors() as gfile:
-            found = gfile.stat(self._path)
-        times = {"st_mtime_ns": found.mtime_nsec}
-        return os.stat_result((0,) * 6 + (found.length,) + (0,) * 3, times)
+            info = gfile.stat(self._path)
+        times = {"st_mtime_ns": info.mtime_nsec}
+        return os.stat_result((0,) * 6 + (info.length,) + (0,) * 3, times)
 
     def iterdir(self) -> Iterator[RemotePath]:
         """Yields the files and folders in the folder."""
@@ -169,13 +169,13 @@ class RemotePath(os.PathLike):
 
     def glob(self, pattern: str) -> Iterator[RemotePath]:
         """Yields the paths in the folder, or (`a/*.txt`) in folders below, that match a pattern."""
-        first, _, rest = pattern.partition("/")
+        name_pattern, _, inner_pattern = pattern.partition("/")
         for path in self.iterdir() if self.exists() else ():
-            if fnmatch.fnmatchcase(path.name, first):
-                if not rest:
+            if fnmatch.fnmatchcase(path.name, name_pattern):
+                if not inner_pattern:
                     yield path
                 elif path.is_dir():
-                    yield from path.glob(rest)
+                    yield from path.glob(inner_pattern)
 
     def rglob(self, pattern: str) -> Iterator[RemotePath]:
         """Yields the paths in the folder and all folders below it whose names match a pattern."""
@@ -345,13 +345,13 @@ def check_folder(path: str | os.PathLike) -> None:
 
     >>> check_folder("/no/such/folder")
     """
-    found = absolute(path)
-    while not (is_remote(path) or os.path.lexists(found)):
-        found = os.path.dirname(found)
-    if is_file(found):
+    existing = absolute(path)
+    while not (is_remote(path) or os.path.lexists(existing)):
+        existing = os.path.dirname(existing)
+    if is_file(existing):
         raise NotADirectoryError(
             f"{os.fspath(path)} must be a folder, or a path where one can be created. Received: "
-            f"the file {found}"
+            f"the file {existing}"
         )
 
 

@@ -45,9 +45,10 @@ def array(what: str, values: Values) -> np.ndarray:
         types = sorted({type(value).__name__ for value in values})
         raise ValueError(f"The {what} must be all names or all numbers. Received: {types}")
     if converted.dtype.kind == "f" and not np.isfinite(converted).all():
-        bad = np.argwhere(~np.isfinite(converted))[0]
+        bad_index = np.argwhere(~np.isfinite(converted))[0]
         raise ValueError(
-            f"The {what} must be finite. Received: {converted[tuple(bad)]} at row {bad[0]}"
+            f"The {what} must be finite. Received: {converted[tuple(bad_index)]} at row "
+            f"{bad_index[0]}"
         )
     return converted
 

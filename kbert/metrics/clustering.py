@@ -43,5 +43,5 @@ def v_measure(labels: Values, vectors: Values, *, seed: int = 0) -> float:
     clusters = len(np.unique(labels))
     cluster = optional("sklearn.cluster", "sklearn", "The v-measure")
     metrics = optional("sklearn.metrics", "sklearn", "The v-measure")
-    means = cluster.KMeans(clusters, n_init=10, random_state=seed)
-    return float(metrics.v_measure_score(labels, means.fit_predict(vectors)))
+    kmeans = cluster.KMeans(clusters, n_init=10, random_state=seed)
+    return float(metrics.v_measure_score(labels, kmeans.fit_predict(vectors)))

@@ -48,9 +48,9 @@ def find_scheme(names: Iterable[str]) -> str | None:
     matches = [_LABEL.fullmatch(name) for name in names]
     if not matches or None in matches:
         return None
-    found = {match[2] for match in matches if match and match[2]}
-    fits = (scheme for scheme, prefixes in _PREFIXES.items() if found <= set(prefixes))
-    return next(fits, None) if found else None
+    used_prefixes = {match[2] for match in matches if match and match[2]}
+    fits = (scheme for scheme, prefixes in _PREFIXES.items() if used_prefixes <= set(prefixes))
+    return next(fits, None) if used_prefixes else None
 
 
 def entity_spans(labels: Sequence[str], *, scheme: str | None = None) -> list[Entity]:
@@ -103,8 +103,10 @@ class EntityReport:
     def scores(self) -> dict[str, float]:
         """Name -> score: those of `overall`, "macro_f1" (mean over types), "f1_<type>" of each."""
         macro = float(self.f1.mean()) if self.types else 0.0
-        each = {f"f1_{name}": float(f1) for name, f1 in zip(self.types, self.f1, strict=True)}
-        return {**self.overall, "macro_f1": macro, **each}
+        type_scores = {
+            f"f1_{name}": float(f1) for name, f1 in zip(self.types, self.f1, strict=True)
+        }
+        return {**self.overall, "macro_f1": macro, **type_scores}
 
     def __str__(self) -> str:
         """Returns a table with a row for each type and a row for all types."""
@@ -147,15 +149,17 @@ def entity_report(
         all        1.0000  0.5000  0.6667       2
     """
     _check_lengths(labels, predictions)
-    true_names, *true = _spans(labels, scheme)
-    found_names, *found = _spans(predictions, scheme)
-    types, of_type = np.unique(np.concatenate([true_names, found_names]), return_inverse=True)
-    true_of, found_of = of_type[: len(true_names)], of_type[len(true_names) :]
+    true_names, *true_spans = _spans(labels, scheme)
+    predicted_names, *predicted_spans = _spans(predictions, scheme)
+    types, of_type = np.unique(np.concatenate([true_names, predicted_names]), return_inverse=True)
+    true_of, predicted_of = of_type[: len(true_names)], of_type[len(true_names) :]
     # Starts are unique: no two labelled (or predicted) entities begin at the same word.
-    _, i, j = np.intersect1d(true[0], found[0], assume_unique=True, return_indices=True)
-    same = (true[1][i] == found[1][j]) & (true_of[i] == found_of[j])
+    _, i, j = np.intersect1d(
+        true_spans[0], predicted_spans[0], assume_unique=True, return_indices=True
+    )
+    is_same = (true_spans[1][i] == predicted_spans[1][j]) & (true_of[i] == predicted_of[j])
     right, predicted, support = (
-        np.bincount(x, minlength=len(types)) for x in (true_of[i[same]], found_of, true_of)
+        np.bincount(x, minlength=len(types)) for x in (true_of[i[is_same]], predicted_of, true_of)
     )
     precision, recall, f1 = _scores(right, predicted, support)
     overall = _scores(right.sum(), predicted.sum(), support.sum())
@@ -192,10 +196,10 @@ def _spans(
 
     bounds = np.flatnonzero(~inside)
     starts, ends = bounds[:-1], bounds[1:]
-    kept = prefix[starts] != "O" if scheme is None else np.isin(prefix[starts], ["B", "S"])
+    is_entity = prefix[starts] != "O" if scheme is None else np.isin(prefix[starts], ["B", "S"])
     if scheme in ("BIOES", "BILOU"):
-        kept &= np.isin(prefix[ends - 1], ["E", "S"])
-    return types[of_type[starts[kept]]], starts[kept], ends[kept]
+        is_entity &= np.isin(prefix[ends - 1], ["E", "S"])
+    return types[of_type[starts[is_entity]]], starts[is_entity], ends[is_entity]
 
 
 def _parsed(names: Iterable[str], scheme: str | None) -> tuple[list[str], list[str]]:
@@ -240,9 +244,9 @@ def _check_lengths(labels: Values, predictions: Values) -> None:
             f"labels and predictions must be of the same sentences. Received: {len(labels)} and "
             f"{len(predictions)} sentences"
         )
-    for row, (true, found) in enumerate(zip(labels, predictions, strict=True)):
-        if len(true) != len(found):
+    for row, (true, predicted) in enumerate(zip(labels, predictions, strict=True)):
+        if len(true) != len(predicted):
             raise ValueError(
                 f"A sentence must have one label per word. Received: sentence number {row} with "
-                f"{len(true)} labels and {len(found)} predictions"
+                f"{len(true)} labels and {len(predicted)} predictions"
             )

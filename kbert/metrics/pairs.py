@@ -53,11 +53,11 @@ def pair_scores(labels: Values, scores: Values) -> dict[str, float]:
     # The best accuracy may call no pair positive: then the threshold is above all scores.
     right = np.append(len(labels) - positives, hits + len(labels) - positives - (above - hits))
     highest = np.nextafter(lowest[0], np.inf)
-    most = int(right.argmax())
+    most_accurate = int(right.argmax())
     return {
         "average_precision": float((gained * precision)[::-1].sum()),
-        "accuracy": float(right[most] / len(labels)),
-        "accuracy_threshold": float(np.append(highest, thresholds)[most]),
+        "accuracy": float(right[most_accurate] / len(labels)),
+        "accuracy_threshold": float(np.append(highest, thresholds)[most_accurate]),
         "f1": float(f1[best]),
         "f1_threshold": float(thresholds[best]),
         "precision": float(precision[best]),

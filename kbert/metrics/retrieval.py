@@ -82,8 +82,8 @@ def mrr(
     """
     values = []
     for _, gains in _rows(relevant, ranked, scores, k):
-        places = np.flatnonzero(gains[:k])
-        values.append(1 / (1 + places[0]) if len(places) else 0.0)
+        hits = np.flatnonzero(gains[:k])
+        values.append(1 / (1 + hits[0]) if len(hits) else 0.0)
     return float(np.mean(values))
 
 
@@ -149,7 +149,7 @@ def _rows(
         grades = _grades(relevant[number], number)
         ids = ids.tolist() if isinstance(ids, np.ndarray) else list(ids)
         if len(set(ids)) < len(ids):
-            twice = next(x for place, x in enumerate(ids) if x in ids[:place])
+            twice = next(x for index, x in enumerate(ids) if x in ids[:index])
             raise ValueError(
                 f"A ranking must not have an id twice. Received: {twice!r} twice for query {number}"
             )

@@ -40,8 +40,8 @@ def exact_match(answer: str, golds: Sequence[str]) -> float:
         >>> exact_match("the Normans", ["Normans", "Norman people"]), exact_match("", [])
         (1.0, 1.0)
     """
-    found = normalize_answer(answer)
-    return float(any(found == normalize_answer(gold) for gold in golds or [""]))
+    normalized = normalize_answer(answer)
+    return float(any(normalized == normalize_answer(gold) for gold in golds or [""]))
 
 
 def token_f1(answer: str, golds: Sequence[str], *, can_be_empty: bool = False) -> float:
@@ -56,17 +56,17 @@ def token_f1(answer: str, golds: Sequence[str], *, can_be_empty: bool = False) -
         >>> round(token_f1("the old Normans", ["Normans", "Norman people"]), 3)
         0.667
     """
-    found = normalize_answer(answer).split()
-    return max(_f1(found, normalize_answer(gold).split(), can_be_empty) for gold in golds or [""])
+    words = normalize_answer(answer).split()
+    return max(_f1(words, normalize_answer(gold).split(), can_be_empty) for gold in golds or [""])
 
 
 def _f1(found: Sequence[str], gold: Sequence[str], can_be_empty: bool) -> float:
     if can_be_empty and not (found and gold):
         return float(found == gold)
-    same = (Counter(found) & Counter(gold)).total()
-    if not same:
+    num_common = (Counter(found) & Counter(gold)).total()
+    if not num_common:
         return 0.0
-    precision, recall = same / len(found), same / len(gold)
+    precision, recall = num_common / len(found), num_common / len(gold)
     return 2 * precision * recall / (precision + recall)
 
 
@@ -120,22 +120,24 @@ def squad_scores(
     answerable = np.array([bool(gold) for gold in golds])
     is_first_version = bool(answerable.all())
     if not is_first_version:  # a gold that normalises to nothing means that there is no answer
-        golds = [[gold for gold in each if normalize_answer(gold)] for each in golds]
+        golds = [
+            [gold for gold in question_golds if normalize_answer(gold)] for question_golds in golds
+        ]
     pairs = list(zip(answers, golds, strict=True))
     raw = {
         "exact": np.array([exact_match(*pair) for pair in pairs]),
         "f1": np.array([token_f1(*pair, can_be_empty=not is_first_version) for pair in pairs]),
     }
-    given = raw
+    effective = raw
     if threshold is not None:
         abstains = np.asarray(no_answer_scores) > threshold
-        given = {name: np.where(abstains, ~answerable, x) for name, x in raw.items()}
-    scores = {name: _percent(x) for name, x in given.items()}
+        effective = {name: np.where(abstains, ~answerable, x) for name, x in raw.items()}
+    scores = {name: _percent(x) for name, x in effective.items()}
     if is_first_version:
         return scores
     for kind, rows in (("HasAns", answerable), ("NoAns", ~answerable)):
         if rows.any():
-            scores |= {f"{kind}_{name}": _percent(x[rows]) for name, x in given.items()}
+            scores |= {f"{kind}_{name}": _percent(x[rows]) for name, x in effective.items()}
     if no_answer_scores is not None:
         empty = np.array([not answer for answer in answers])
         for name, x in raw.items():

@@ -57,5 +57,5 @@ def chinese_lexicon(
     counts = collections.Counter(
         word for text in texts for word in segment(text) if _HAN.fullmatch(word)
     )
-    found = [(-count, word) for word, count in counts.items() if count >= min_count]
-    return [word for _, word in sorted(found)]
+    ranked_words = [(-count, word) for word, count in counts.items() if count >= min_count]
+    return [word for _, word in sorted(ranked_words)]

@@ -71,7 +71,7 @@ def _modules(package: str) -> list[tuple[str, str]]:
     top-level name, or "" for all packages.
     """
     paths = sysconfig.get_paths()
-    found: dict[str, str] = {}
+    modules: dict[str, str] = {}
     for root in dict.fromkeys((paths["stdlib"], paths["purelib"], paths["platlib"])):
         for folder, names, file_names in os.walk(root):
             top = folder == root
@@ -87,13 +87,13 @@ def _modules(package: str) -> list[tuple[str, str]]:
                 is_module = name.endswith(".py") and not _TESTS.match(name)
                 if is_module and (not top or package in ("", name.removesuffix(".py"))):
                     path = os.path.join(folder, name)
-                    found.setdefault(os.path.relpath(path, root), path)
-    return sorted(found.items())
+                    modules.setdefault(os.path.relpath(path, root), path)
+    return sorted(modules.items())
 
 
 def _extract(modules: list[tuple[str, str]], path: str) -> None:
     logging.info("Extracting the documentation of %d modules into %s", len(modules), path)
-    seen: set[bytes] = set()
+    seen_keys: set[bytes] = set()
     # The parser creates millions of objects but no cycles: garbage collection would use two
     # thirds of the time and free nothing.
     collecting = gc.isenabled()
@@ -105,9 +105,9 @@ def _extract(modules: list[tuple[str, str]], path: str) -> None:
         ):
             documents = 0
             for number, (_, module) in enumerate(modules, start=1):
-                kept = [p for p in _prose_of_module(module) if _is_new(p, seen)]
-                if kept:
-                    file.write("\n".join(kept).encode() + b"\n\n")
+                new_paragraphs = [p for p in _prose_of_module(module) if _is_new(p, seen_keys)]
+                if new_paragraphs:
+                    file.write("\n".join(new_paragraphs).encode() + b"\n\n")
                     documents += 1
                 bar.show(number, documents)
     finally:
@@ -183,11 +183,11 @@ def prose(docstring: str) -> list[str]:
             continue
         if skipping or fenced:
             continue
-        deeper = len(line) - len(line.lstrip())
+        line_indent = len(line) - len(line.lstrip())
         # A heading's underline or a smaller indentation ends a paragraph.
-        if _ITEM.match(text) or deeper < indent or not _PROSE.search(text):
+        if _ITEM.match(text) or line_indent < indent or not _PROSE.search(text):
             paragraphs.append([])
-        indent = deeper
+        indent = line_indent
         paragraphs[-1].append(text)
     joined = (_MARKUP.sub(_plain, " ".join(lines)) for lines in paragraphs)
     return [paragraph for paragraph in joined if _is_prose(paragraph)]

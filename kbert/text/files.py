@@ -87,10 +87,10 @@ class File(source.Source):
                 block = data[:used]
                 if self.errors == "replace":
                     # Encoded again only here: a strict decode proves that the bytes are valid.
-                    sound = text.encode()
-                    self.replaced_characters += sound.count(_REPLACEMENT)
+                    valid_bytes = text.encode()
+                    self.replaced_characters += valid_bytes.count(_REPLACEMENT)
                     self.replaced_characters -= block.count(_REPLACEMENT)
-                    block = sound
+                    block = valid_bytes
                 if offset == 0:
                     block = block.removeprefix(codecs.BOM_UTF8)
                 offset += used
@@ -109,22 +109,23 @@ class File(source.Source):
             max_bytes: length of a line beyond which ValueError is raised.
             what: name for a line in the error message.
         """
-        rest = b""
+        unfinished = b""
         number = 1
         for block in self.blocks():
-            *lines, rest = (rest + block).split(b"\n")
+            *lines, unfinished = (unfinished + block).split(b"\n")
             for line in lines:
                 self._check_length(line, number, max_bytes, what)
                 yield number, line
                 number += 1
-            self._check_length(rest, number, max_bytes, what)  # before the line is read to its end
-        if rest:
-            if number == 1 and b"\r" in rest.rstrip(b"\r"):
+            # Before the line is read to its end.
+            self._check_length(unfinished, number, max_bytes, what)
+        if unfinished:
+            if number == 1 and b"\r" in unfinished.rstrip(b"\r"):
                 raise ValueError(
                     f"{self.name}: lines must end in \\n or \\r\\n; `tr '\\r' '\\n'` converts a "
                     "file whose lines end in \\r. Received: one line, with \\r inside"
                 )
-            yield number, rest
+            yield number, unfinished
 
     def _check_length(self, line: bytes, number: int, max_bytes: float, what: str) -> None:
         """Raises ValueError if a line, or the part of it that was read, has more bytes."""
@@ -150,13 +151,13 @@ class File(source.Source):
 
     def _bad_utf8(self, offset: int, line: int, error: UnicodeDecodeError) -> str:
         position = offset + error.start
-        bad = error.object[error.start : error.start + 4]
+        bad_bytes = error.object[error.start : error.start + 4]
         hint = ""
-        if position == 0 and bad[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+        if position == 0 and bad_bytes[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
             hint = "; the file begins with the byte-order mark of UTF-16"
         return (
             f"{self.path}: invalid UTF-8 at byte {position} (line {line}): {error.reason}{hint}. "
-            f"Convert the file{self.remedy}. Received: bytes {bad.hex(' ')}"
+            f"Convert the file{self.remedy}. Received: bytes {bad_bytes.hex(' ')}"
         )
 
 
@@ -188,15 +189,15 @@ class TextFile(File):
     """Documents separated by blank lines; any line length, any document length."""
 
     def documents(self) -> Iterator[bytes]:
-        rest = b""  # the beginning of a document whose end has not been read yet
+        unfinished = b""  # the beginning of a document whose end has not been read yet
         line = 1
-        continued = False  # whether parts of the document in `rest` have been yielded
+        continued = False  # whether parts of the document in `unfinished` were yielded
         empty = True
-        held = b""  # a carriage return whose newline may be in the next block
+        carriage_return = b""  # a carriage return whose newline may be in the next block
         for block in self.blocks():
-            block = held + block
-            held = b"\r" if block.endswith(b"\r") else b""
-            buffer = rest + block.removesuffix(b"\r").replace(b"\r\n", b"\n")
+            block = carriage_return + block
+            carriage_return = b"\r" if block.endswith(b"\r") else b""
+            buffer = unfinished + block.removesuffix(b"\r").replace(b"\r\n", b"\n")
             start = 0
             for blank in _BLANK_LINE.finditer(buffer):
                 if blank.end() == len(buffer):
@@ -208,8 +209,8 @@ class TextFile(File):
                     empty = False
                     yield part
                 start, continued = blank.end(), False
-            rest = buffer[start:]
-            text = rest.rstrip()
+            unfinished = buffer[start:]
+            text = unfinished.rstrip()
             if len(text) > source.MAX_DOCUMENT_BYTES:
                 *parts, tail = source.cut_document(text.lstrip())
                 if parts and not continued:
@@ -217,9 +218,9 @@ class TextFile(File):
                     continued = True
                 empty = False
                 yield from parts
-                rest = tail + rest[len(text) :]
-            line += buffer.count(b"\n") - rest.count(b"\n")
-        for part in filter(None, source.cut_document(rest.strip())):
+                unfinished = tail + unfinished[len(text) :]
+            line += buffer.count(b"\n") - unfinished.count(b"\n")
+        for part in filter(None, source.cut_document(unfinished.strip())):
             empty = False
             yield part
         if empty:
@@ -268,10 +269,10 @@ class JsonLinesFile(File):
                 f"{where} is not JSON: {error}. Received: {line[:80].decode(errors='replace')!r}"
             ) from None
         if not isinstance(record, dict) or not isinstance(record.get(self.field), str):
-            found = sorted(record) if isinstance(record, dict) else type(record).__name__
+            received = sorted(record) if isinstance(record, dict) else type(record).__name__
             raise ValueError(
                 f"{where}: a line must be an object with a string {self.field!r} (another field "
-                f"can be chosen). Received: {found}"
+                f"can be chosen). Received: {received}"
             )
         text = record[self.field]
         try:

@@ -35,20 +35,20 @@ class Pairs(source.Source, abc.ABC):
         self._warned = False
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
-        empty, first = 0, ""
+        empty, first_empty = 0, ""
         for name, number, *texts in self._rows():
-            one, other = (text.decode().strip() for text in texts)
-            if one and other:
-                yield one, other
+            first_text, second_text = (text.decode().strip() for text in texts)
+            if first_text and second_text:
+                yield first_text, second_text
                 continue
             empty += 1
-            first = first or f"{name}, {self.unit} {number}"
+            first_empty = first_empty or f"{name}, {self.unit} {number}"
         self.empty = empty
         if empty and not self._warned:
             self._warned = True
             logging.warning(
                 "%s: %d pairs with an empty side are skipped; the first: %s",
-                self.name, empty, first,
+                self.name, empty, first_empty,
             )  # fmt: skip
 
     def aligned_documents(self) -> "AlignedDocuments":
@@ -152,23 +152,23 @@ class AlignedFiles(_FilePairs):
                     "JSON lines must have both sides in one file: pass it alone, with "
                     f"columns=(…, …). Received: {path!r}"
                 )
-        shown = ", ".join(f"{a} and {b}" for a, b in zip(first, second, strict=True))
-        super().__init__(shown, [*first, *second], on_bad_utf8)
+        names = ", ".join(f"{a} and {b}" for a, b in zip(first, second, strict=True))
+        super().__init__(names, [*first, *second], on_bad_utf8)
         self._couples = list(zip(first, second, strict=True))
 
     def _rows(self) -> Iterator[_Row]:
-        done = replaced = 0
+        bytes_done = replaced = 0
         for couple in self._couples:
-            one, other = (files.File(path, self.on_bad_utf8) for path in couple)
-            lines = (_text_lines(file) for file in (one, other))
+            first_file, second_file = (files.File(path, self.on_bad_utf8) for path in couple)
+            lines = (_text_lines(file) for file in (first_file, second_file))
             for ours, theirs in itertools.zip_longest(*lines):
                 if ours is None or theirs is None:
-                    raise ValueError(_unequal(one, other, ours, theirs))
-                self._note(done, one, other)
-                yield one.path, ours[0], ours[1], theirs[1]
-            done += one.size + other.size
-            replaced += one.replaced_characters + other.replaced_characters
-        self._note(done)
+                    raise ValueError(_unequal(first_file, second_file, ours, theirs))
+                self._note(bytes_done, first_file, second_file)
+                yield first_file.path, ours[0], ours[1], theirs[1]
+            bytes_done += first_file.size + second_file.size
+            replaced += first_file.replaced_characters + second_file.replaced_characters
+        self._note(bytes_done)
         self.replaced_characters = replaced
 
 
@@ -183,14 +183,14 @@ class _ColumnPairs(_FilePairs):
         return {**super().identity(), "columns": self.columns}
 
     def _rows(self) -> Iterator[_Row]:
-        done = replaced = 0
+        bytes_done = replaced = 0
         for path in (file.path for file in self._opened):
             for file, number, first, second in self._of_file(path):
-                self._note(done, file)
+                self._note(bytes_done, file)
                 yield path, number, first, second
-            done += file.size
+            bytes_done += file.size
             replaced += file.replaced_characters
-        self._note(done)
+        self._note(bytes_done)
         self.replaced_characters = replaced
 
     @abc.abstractmethod
@@ -217,17 +217,17 @@ class TabSeparated(_ColumnPairs):
         if isinstance(columns[0], str):
             _, header = next(lines, (1, b""))
             columns = _positions(path, columns, header.decode().rstrip("\r").split("\t"))
-        wanted = max(columns) + 1
+        min_columns = max(columns) + 1
         for number, line in lines:
             fields = line.split(b"\t")
-            if len(fields) < wanted:
+            if len(fields) < min_columns:
                 if line.strip():
                     raise ValueError(
-                        f"{path}, line {number}: a row must have at least {wanted} columns, "
+                        f"{path}, line {number}: a row must have at least {min_columns} columns, "
                         "separated by tabs; if the sides are in two files, pass both. Received: "
                         f"{len(fields)} columns: {line[:80].decode(errors='replace')!r}"
                     )
-                fields = [b""] * wanted  # a blank line, counted as an empty pair
+                fields = [b""] * min_columns  # a blank line, counted as an empty pair
             yield file, number, fields[columns[0]], fields[columns[1]]
 
 

@@ -118,10 +118,10 @@ def _of_split(
 def _expand(paths: _Path | Sequence[_Path]) -> list[str]:
     if isinstance(paths, (str, os.PathLike)):
         paths = [paths]
-    found = [path for pattern in paths for path in sorted(sources.expand(os.fspath(pattern)))]
-    if not found:
+    file_paths = [path for pattern in paths for path in sorted(sources.expand(os.fspath(pattern)))]
+    if not file_paths:
         raise ValueError("Pairs require at least one file. Received: an empty list")
-    return found
+    return file_paths
 
 
 def _check_columns(columns: Any) -> None:

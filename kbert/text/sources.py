@@ -38,11 +38,11 @@ def open_sources(
     if isinstance(sources, (str, os.PathLike, Source)):
         sources = [sources]
     opened: dict[str, Source] = {}
-    for given in sources:
-        if isinstance(given, Source):
-            opened[given.name] = given
+    for entry in sources:
+        if isinstance(entry, Source):
+            opened[entry.name] = entry
             continue
-        pattern = os.fspath(given)
+        pattern = os.fspath(entry)
         if pattern.startswith("tfds:"):
             opened[pattern] = tfds.TfdsSplit(pattern.removeprefix("tfds:"), field, on_bad_utf8)
         elif pattern.startswith("docs:"):

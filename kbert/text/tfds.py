@@ -64,10 +64,10 @@ class TfdsSplit(source.Source):
             )
         self.examples = splits[self.split].num_examples
         # Progress is counted in bytes; a slice of a split has no recorded size.
-        whole = splits[self.split.partition("[")[0]]
+        full_split = splits[self.split.partition("[")[0]]
         super().__init__(
             f"tfds:{name}:{self.split}",
-            whole.num_bytes * self.examples // max(whole.num_examples, 1),
+            full_split.num_bytes * self.examples // max(full_split.num_examples, 1),
         )
 
     def identity(self) -> dict:
@@ -106,6 +106,8 @@ class TfdsSplit(source.Source):
                 f"{where}: invalid UTF-8 at byte {error.start}: {error.reason}. "
                 "on_bad_utf8='replace' replaces it by U+FFFD"
             ) from None
-        sound = text.encode()
-        self.replaced_characters += sound.count(b"\xef\xbf\xbd") - value.count(b"\xef\xbf\xbd")
-        return sound
+        valid_bytes = text.encode()
+        self.replaced_characters += valid_bytes.count(b"\xef\xbf\xbd") - value.count(
+            b"\xef\xbf\xbd"
+        )
+        return valid_bytes

@@ -42,14 +42,14 @@ def array_encoder(model: Any, before: Any, prepare: Callable[[str], str] | None)
     """
     import tokenizers  # a slow import
 
-    made = tokenizers.Tokenizer(model)
-    made.pre_tokenizer = before
+    tokenizer = tokenizers.Tokenizer(model)
+    tokenizer.pre_tokenizer = before
     # The fast variant skips offsets, which take as long as the ids.
-    run = getattr(made, "encode_batch_fast", made.encode_batch)
+    run = getattr(tokenizer, "encode_batch_fast", tokenizer.encode_batch)
 
     def encode(texts: Sequence[str | bytes]) -> Ragged:
-        given = [as_text(x) if prepare is None else prepare(as_text(x)) for x in texts]
-        return Ragged.of(found.ids for found in run(given, add_special_tokens=False))
+        prepared = [as_text(x) if prepare is None else prepare(as_text(x)) for x in texts]
+        return Ragged.of(encoding.ids for encoding in run(prepared, add_special_tokens=False))
 
     return encode
 

@@ -253,8 +253,8 @@ class Tokenizer(Serializable):
         """Whether `save` leaves a file: a tokenizer.json of KerasHub, or of this tokenizer."""
         if path.name != "tokenizer.json" or not path.is_file():
             return False
-        content, written = path.read_bytes(), getattr(self, "tokenizer_json", None)
-        return b'"model"' not in content or (written is not None and content == written())
+        content, make_json = path.read_bytes(), getattr(self, "tokenizer_json", None)
+        return b'"model"' not in content or (make_json is not None and content == make_json())
 
     def _config_file(self) -> dict[str, Any]:
         config: dict[str, Any] = {
@@ -291,9 +291,9 @@ class Tokenizer(Serializable):
     def _encode_words(self, words: tf.Tensor) -> tf.RaggedTensor:
         """Words (W,) -> ids (W, None) int32; a word without tokens becomes the unknown token."""
         ids = self._encode(self._within_text(words))
-        nothing = tf.cast(ids.row_lengths() == 0, tf.int64)
-        unknown = tf.fill([tf.reduce_sum(nothing)], tf.constant(self.unk_id, tf.int32))
-        return tf.concat([ids, tf.RaggedTensor.from_row_lengths(unknown, nothing)], 1)
+        is_empty = tf.cast(ids.row_lengths() == 0, tf.int64)
+        unknown = tf.fill([tf.reduce_sum(is_empty)], tf.constant(self.unk_id, tf.int32))
+        return tf.concat([ids, tf.RaggedTensor.from_row_lengths(unknown, is_empty)], 1)
 
     def _within_text(self, words: tf.Tensor) -> tf.Tensor:
         """Returns the words (W,) as they stand inside a text: for some kinds, after a space."""

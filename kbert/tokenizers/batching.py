@@ -57,9 +57,9 @@ def batches(texts: Iterable[str | bytes]) -> Iterator[list[str | bytes]]:
 
 def with_progress(texts: Iterable[str | bytes], description: str) -> Iterator[str | bytes]:
     """Yields the texts; shows on stderr a progress bar of their bytes, labelled `description`."""
-    done = 0
+    num_bytes = 0
     with Progress(description, None, "B") as bar:
         for text in each_text(texts):
             yield text
-            done += len(text)
-            bar.show(done)
+            num_bytes += len(text)
+            bar.show(num_bytes)

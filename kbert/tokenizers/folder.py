@@ -39,11 +39,11 @@ def check_forms(content: Mapping[str, Any], forms: Mapping[str, Form], path: Pat
         ...
         ValueError: `do_lower_case` must be true, false or null. Received: 'maybe' in x.json
     """
-    for key, (rule, holds) in forms.items():
-        if key in content and not holds(content[key]):
-            shown = repr(content[key])
-            shown = shown if len(shown) <= 80 else f"{shown[:80]}…"
-            raise ValueError(f"`{key}` must be {rule}. Received: {shown} in {path}")
+    for key, (rule, is_valid) in forms.items():
+        if key in content and not is_valid(content[key]):
+            received = repr(content[key])
+            received = received if len(received) <= 80 else f"{received[:80]}…"
+            raise ValueError(f"`{key}` must be {rule}. Received: {received} in {path}")
 
 
 def _is_token(entry: Any) -> bool:
@@ -193,9 +193,9 @@ class TokenizerFolder:
         def content(name: str) -> dict[str, Any]:
             if not (path / name).is_file():
                 return {}
-            found = read_json(path / name)
-            check_forms(found, _FORMS[name], path / name)
-            return found
+            settings = read_json(path / name)
+            check_forms(settings, _FORMS[name], path / name)
+            return settings
 
         config, special, full = map(content, _FORMS)
         if model := full.get("model"):
@@ -215,13 +215,13 @@ class TokenizerFolder:
         """
         if self.has(WORDS_FILE):
             return self.path / WORDS_FILE
-        found = sorted(self.path.glob("vocab*.txt")) if self.has("options.json") else []
-        if len(found) > 1:
+        paths = sorted(self.path.glob("vocab*.txt")) if self.has("options.json") else []
+        if len(paths) > 1:
             raise ValueError(
                 "There must be one vocabulary next to bilm-tf's options.json. Received: "
-                f"{', '.join(path.name for path in found)} in {self.path}"
+                f"{', '.join(path.name for path in paths)} in {self.path}"
             )
-        return found[0] if found else None
+        return paths[0] if paths else None
 
     @property
     def model_file(self) -> Path | None:
@@ -230,22 +230,22 @@ class TokenizerFolder:
         Raises:
             ValueError: there are several models.
         """
-        found = sorted(self.path.glob("*.model"))
-        if len(found) > 1:
+        paths = sorted(self.path.glob("*.model"))
+        if len(paths) > 1:
             raise ValueError(
                 "A tokenizer's folder must contain only one SentencePiece model. Received: "
-                f"{', '.join(path.name for path in found)} in {self.path}"
+                f"{', '.join(path.name for path in paths)} in {self.path}"
             )
-        return found[0] if found else None
+        return paths[0] if paths else None
 
     def special_tokens(self) -> dict[str, str]:
         """Returns role -> special token, for the roles that the files name."""
-        found = {}
+        tokens = {}
         for role in _ROLES:
             entry = self.config.get(f"{role}_token") or self.special.get(f"{role}_token")
             if entry:
-                found[role] = text_of(entry)
-        return found
+                tokens[role] = text_of(entry)
+        return tokens
 
     def added_tokens(self) -> list[dict[str, Any]]:
         """Returns the added tokens as entries with `id`, `content` and, in most files, flags.
@@ -269,11 +269,13 @@ class TokenizerFolder:
 
         tokenizer_config.json or special_tokens_map.json lists them.
         """
-        found = set()
+        tokens = set()
         for key in _WITHOUT_ROLE:
-            named = self.config.get(key) or self.special.get(key) or []
-            found |= {text_of(x) for x in (named.values() if isinstance(named, dict) else named)}
-        return found
+            entries = self.config.get(key) or self.special.get(key) or []
+            tokens |= {
+                text_of(x) for x in (entries.values() if isinstance(entries, dict) else entries)
+            }
+        return tokens
 
     @functools.cached_property
     def model_config(self) -> dict[str, Any]:
@@ -286,8 +288,8 @@ class TokenizerFolder:
         """Name of the tokenizer's class in transformers, without "Fast"; "" if no file names it."""
         if self.model_config.get("model_type") in _RUN_AS_WRITTEN:
             return "TokenizersBackend"
-        named = self.config.get("tokenizer_class") or self.model_config.get("tokenizer_class")
-        return named.removesuffix("Fast") if isinstance(named, str) else ""
+        name = self.config.get("tokenizer_class") or self.model_config.get("tokenizer_class")
+        return name.removesuffix("Fast") if isinstance(name, str) else ""
 
     @property
     def stem(self) -> str:
@@ -312,8 +314,8 @@ class TokenizerFolder:
 
     def pre_tokenizers(self) -> list[dict[str, Any]]:
         """Returns the pre-tokenizer of tokenizer.json as a list of steps; [] if it has none."""
-        found = self.full.get("pre_tokenizer")
-        return _steps(found, "pretokenizers") if found else []
+        step = self.full.get("pre_tokenizer")
+        return _steps(step, "pretokenizers") if step else []
 
     def refuse_added(self, vocabulary: Sequence[str]) -> None:
         """Refuses added tokens, for kinds of tokenizers that do not support them.
@@ -378,36 +380,41 @@ class TokenizerFolder:
                 f"A tokenizer.json must put the texts of an encoder between {cls} and {sep}. "
                 f"Received: no post_processor in {self.path / 'tokenizer.json'}"
             )
-        for each in _steps(step, "processors") if step else []:
-            kind = each["type"]
+        for processor in _steps(step, "processors") if step else []:
+            kind = processor["type"]
             if kind in ("BertProcessing", "RobertaProcessing"):
-                ids = {name: [number] for name, number in (each["cls"], each["sep"])}
-                ends = [each["cls"][0], "A", each["sep"][0]]
-                between = [each["sep"][0]] * (1 if kind == "BertProcessing" else 2)
+                ids = {name: [number] for name, number in (processor["cls"], processor["sep"])}
+                ends = [processor["cls"][0], "A", processor["sep"][0]]
+                between = [processor["sep"][0]] * (1 if kind == "BertProcessing" else 2)
                 single, pair = ends, [*ends[:-1], *between, "B", ends[-1]]
                 second = 1 if kind == "BertProcessing" else 0
             elif kind == "TemplateProcessing":
-                ids = {name: x["ids"] for name, x in (each.get("special_tokens") or {}).items()}
-                single, pair = (_names_in(each.get(name)) for name in ("single", "pair"))
-                second = max(_types_in(each.get("pair")), default=0)
+                ids = {
+                    name: x["ids"] for name, x in (processor.get("special_tokens") or {}).items()
+                }
+                single, pair = (_names_in(processor.get(name)) for name in ("single", "pair"))
+                second = max(_types_in(processor.get("pair")), default=0)
             else:  # ByteLevel only changes offsets
                 continue
             between = [sep] * tokenizer.pair_separators
             usual = [cls, "A", sep], [cls, "A", *between, "B", sep]
-            last = ["A", sep, cls], ["A", *between, "B", sep, cls]
-            possible = (usual, last) if tokenizer.kind == "unigram" else (usual,)
-            if not any(single == one and pair in (two, ["A", "B"]) for one, two in possible):
-                shown = f"{' '.join(single)} and {' '.join(pair)}"
+            cls_last = ["A", sep, cls], ["A", *between, "B", sep, cls]
+            possible = (usual, cls_last) if tokenizer.kind == "unigram" else (usual,)
+            if not any(
+                single == own_single and pair in (own_pair, ["A", "B"])
+                for own_single, own_pair in possible
+            ):
+                received = f"{' '.join(single)} and {' '.join(pair)}"
                 raise ValueError(
                     f"The post_processor must make {' '.join(map(str, usual[0]))} and "
                     f"{' '.join(map(str, usual[1]))}, without other tokens. Received: "
-                    f"post_processor {shown} in {self.path / 'tokenizer.json'}"
+                    f"post_processor {received} in {self.path / 'tokenizer.json'}"
                 )
-            own = {cls: [tokenizer.cls_id], sep: [tokenizer.sep_id]}
-            if wrong := {x: ids[x] for x in own if ids.get(x, own[x]) != own[x]}:
+            own_ids = {cls: [tokenizer.cls_id], sep: [tokenizer.sep_id]}
+            if wrong := {x: ids[x] for x in own_ids if ids.get(x, own_ids[x]) != own_ids[x]}:
                 raise ValueError(
-                    f"The post_processor must have the ids of the vocabulary, {own}. Received: "
-                    f"{wrong} in {self.path / 'tokenizer.json'}"
+                    f"The post_processor must have the ids of the vocabulary, {own_ids}. "
+                    f"Received: {wrong} in {self.path / 'tokenizer.json'}"
                 )
         self._say_segments(0 if tokenizer.pair_separators == 2 else second)
 
@@ -441,8 +448,8 @@ class TokenizerFolder:
         `asked` maps names of settings in tokenizer.json to values that break `rule`, a sentence.
         """
         if asked:
-            shown = ", ".join(f"{name}={value!r}" for name, value in asked.items())
-            raise ValueError(f"{rule}. Received: {shown} in {self.path / 'tokenizer.json'}")
+            received = ", ".join(f"{name}={value!r}" for name, value in asked.items())
+            raise ValueError(f"{rule}. Received: {received} in {self.path / 'tokenizer.json'}")
 
 
 def _type_of(model: Mapping[str, Any]) -> str | None:
@@ -464,7 +471,7 @@ def _steps(step: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
     """
     if not isinstance(step.get(key), list):
         return [dict(step)]
-    return [found for each in step[key] if isinstance(each, dict) for found in _steps(each, key)]
+    return [leaf for inner in step[key] if isinstance(inner, dict) for leaf in _steps(inner, key)]
 
 
 def _names_in(template: Any) -> list[str]:

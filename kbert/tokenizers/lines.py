@@ -65,30 +65,30 @@ def check_entries(
         source: the file of the entries, for error messages; None = they come from a list.
         lines: line number of each entry in the file, from 1; None = one entry per line.
     """
-    seen: dict[str, str] = {}
-    for index, one in enumerate(entries):
+    position_of: dict[str, str] = {}
+    for index, value in enumerate(entries):
         line = index + 1 if lines is None else lines[index]
-        place = f"{source}, line {line}" if source else f"entry {index}"
-        if not isinstance(one, str):
+        position = f"{source}, line {line}" if source else f"entry {index}"
+        if not isinstance(value, str):
             raise TypeError(
-                f"A vocabulary must be a sequence of str. Received: {one!r} at {place}."
+                f"A vocabulary must be a sequence of str. Received: {value!r} at {position}."
             )
-        if one == "":
+        if value == "":
             raise ValueError(
-                f"A vocabulary must not contain empty {entry}s. Received: {place} is empty."
+                f"A vocabulary must not contain empty {entry}s. Received: {position} is empty."
             )
-        rule = broken_rule(one)
+        rule = broken_rule(value)
         if rule is not None:
-            raise ValueError(f"{rule}. Received: {one!r:.40} at {place}.")
-        if one in seen:
+            raise ValueError(f"{rule}. Received: {value!r:.40} at {position}.")
+        if value in position_of:
             raise ValueError(
-                f"The {entry}s of a vocabulary must be unique. Received: {one!r} at "
-                f"{seen[one]} and again at {place}."
+                f"The {entry}s of a vocabulary must be unique. Received: {value!r} at "
+                f"{position_of[value]} and again at {position}."
             )
-        seen[one] = place
-    missing = [token for token in special if token not in seen]
+        position_of[value] = position
+    missing = [token for token in special if token not in position_of]
     if missing:
         raise ValueError(
             f"A vocabulary of {entry}s must contain {', '.join(special)}. Received: "
-            f"{source or f'a list of {len(seen)} {entry}s'} without {', '.join(missing)}."
+            f"{source or f'a list of {len(position_of)} {entry}s'} without {', '.join(missing)}."
         )

@@ -61,12 +61,12 @@ def load_tokenizer(folder: str | os.PathLike, **options: Any) -> Any:
     if Path(folder).suffix == ".model" and Path(folder).is_file():
         files = TokenizerFolder.read(Path(folder).parent)
         return late.load("tokenizer", "unigram")(files, Path(folder), **options)
-    found = locate(folder, weights=False)
-    if (found / STATIC_FOLDER / "tokenizer.json").is_file():
-        found = found / STATIC_FOLDER
-    if (assets := vocabulary_folder(found)) is not None:
-        found, options = assets, saved_settings(found) | options
-    files = TokenizerFolder.read(found)
+    model_folder = locate(folder, weights=False)
+    if (model_folder / STATIC_FOLDER / "tokenizer.json").is_file():
+        model_folder = model_folder / STATIC_FOLDER
+    if (assets := vocabulary_folder(model_folder)) is not None:
+        model_folder, options = assets, saved_settings(model_folder) | options
+    files = TokenizerFolder.read(model_folder)
     return late.load("tokenizer", _kind(files))(files, **options)
 
 

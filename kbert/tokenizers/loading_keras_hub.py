@@ -40,13 +40,16 @@ def load_keras_hub(folder: TokenizerFolder, **options: Any) -> Tokenizer:
         )
     if (assets / "vocabulary.json").is_file():
         check_forms(settings, {"add_prefix_space": FLAG}, folder.path / "tokenizer.json")
-        found = {"add_prefix_space": settings.get("add_prefix_space", False)}
+        file_settings = {"add_prefix_space": settings.get("add_prefix_space", False)}
         files = (assets / "vocabulary.json", assets / "merges.txt")
-        return BytePairTokenizer(*files, **(found | options))
+        return BytePairTokenizer(*files, **(file_settings | options))
     if (assets / "vocabulary.spm").is_file():
         xlm_roberta = folder.full["class_name"] == "XLMRobertaTokenizer"
-        found = {"layout": "fairseq" if xlm_roberta else "sentencepiece", "preparation": False}
-        return UnigramTokenizer(assets / "vocabulary.spm", **(found | options))
+        file_settings = {
+            "layout": "fairseq" if xlm_roberta else "sentencepiece",
+            "preparation": False,
+        }
+        return UnigramTokenizer(assets / "vocabulary.spm", **(file_settings | options))
     raise FileNotFoundError(
         "A KerasHub tokenizer must have vocabulary.txt, vocabulary.json or vocabulary.spm. "
         f"Received: {assets} without one"

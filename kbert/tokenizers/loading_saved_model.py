@@ -16,10 +16,10 @@ def vocabulary_folder(folder: Path) -> Path | None:
 
     Returns None if assets/ is empty or missing, or `folder` is no SavedModel.
     """
-    found = folder / "assets"
-    if not (folder / "saved_model.pb").is_file() or not found.is_dir():
+    assets = folder / "assets"
+    if not (folder / "saved_model.pb").is_file() or not assets.is_dir():
         return None
-    return found if any(found.iterdir()) else None
+    return assets if any(assets.iterdir()) else None
 
 
 def saved_settings(folder: Path) -> dict[str, Any]:

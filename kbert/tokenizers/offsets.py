@@ -118,13 +118,13 @@ def _given_ranges(
     code = codes.flat_values[:, None]
     lengths = 1 + tf.reduce_sum(tf.cast(code >= [0x80, 0x800, 0x10000], tf.int32), 1)  # (C,)
     valid = tf.cumsum(lengths, exclusive=True)  # (C,) first valid byte of each character
-    given = tf.cast(offsets.flat_values, tf.int32)
+    given_offsets = tf.cast(offsets.flat_values, tf.int32)
     rows = starts.value_rowids()
     base = tf.gather(tf.concat([valid, [0]], 0), tf.gather(codes.row_starts(), rows))  # (P,)
 
     def at(byte: tf.Tensor) -> tf.Tensor:
         character = tf.searchsorted(valid, byte + base, side="right") - 1
-        return tf.gather(given, character) + byte + base - tf.gather(valid, character)
+        return tf.gather(given_offsets, character) + byte + base - tf.gather(valid, character)
 
     start = at(starts.flat_values)
     is_empty = starts.flat_values == ends.flat_values
@@ -140,5 +140,5 @@ def word_numbers(ids: tf.RaggedTensor, is_first: tf.Tensor) -> tf.RaggedTensor:
         is_first: (P,) bool, whether a token begins a word; true for the first token of each text.
     """
     words = tf.cumsum(tf.cast(is_first, tf.int32)) - 1
-    before = tf.gather(words, tf.gather(ids.row_starts(), ids.value_rowids()))
-    return ids.with_flat_values(words - before)
+    words_before = tf.gather(words, tf.gather(ids.row_starts(), ids.value_rowids()))
+    return ids.with_flat_values(words - words_before)

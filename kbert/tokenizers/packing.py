@@ -156,14 +156,14 @@ def build_inputs(
     if around:
         index = tf.where(column == total - behind, last, index)
         index = tf.where(column == (total - 1 if cls_last else 0), cls, index)
-    real = column < total
-    segments = tf.cast((column >= start_b) & real, tf.int32)
+    is_real = column < total
+    segments = tf.cast((column >= start_b) & is_real, tf.int32)
     if cls_last and around:
         segments = tf.where(column == total - 1, 2, segments)
     return {
-        "token_ids": tf.cast(tf.gather(tokens, tf.where(real, index, pad)), tf.int32),
+        "token_ids": tf.cast(tf.gather(tokens, tf.where(is_real, index, pad)), tf.int32),
         "segment_ids": segments,
-        "padding_mask": tf.cast(real, tf.int32),
+        "padding_mask": tf.cast(is_real, tf.int32),
     }
 
 
@@ -259,29 +259,31 @@ def _build_arrays(
     begin, end = ((), (*last, *cls)) if cls_last else (cls, last)
     rows: list[np.ndarray] = []
     starts = []  # first column of the second text in each row
-    for each in zip(*texts, strict=True):
-        first = each[0][: _kept(*map(len, each), budget=budget)]
+    for segments in zip(*texts, strict=True):
+        first = segments[0][: _kept(*map(len, segments), budget=budget)]
         row = [*begin, *first]
         starts.append(len(row) + len(separators))
-        if len(each) > 1:
-            second = each[1][: _kept(len(each[1]), len(each[0]), budget=budget, is_second=True)]
+        if len(segments) > 1:
+            second = segments[1][
+                : _kept(len(segments[1]), len(segments[0]), budget=budget, is_second=True)
+            ]
             row += [*separators, *second]
         rows.append(np.array([*row, *end], np.int32))
-    least = len(begin) + len(end) + (len(separators) if len(texts) > 1 else 0)
-    longest = max([*map(len, rows), least, 1])  # an empty batch also has a width
+    min_length = len(begin) + len(end) + (len(separators) if len(texts) > 1 else 0)
+    longest = max([*map(len, rows), min_length, 1])  # an empty batch also has a width
     columns = min(-(-longest // width[0]) * width[0], width[1])
-    found = {
+    features = {
         "token_ids": np.full((len(rows), columns), pad, np.int32),
         "segment_ids": np.zeros((len(rows), columns), np.int32),
         "padding_mask": np.zeros((len(rows), columns), np.int32),
     }
     for number, (row, start) in enumerate(zip(rows, starts, strict=True)):
-        found["token_ids"][number, : len(row)] = row
-        found["segment_ids"][number, start : len(row)] = 1
+        features["token_ids"][number, : len(row)] = row
+        features["segment_ids"][number, start : len(row)] = 1
         if cls_last and cls:
-            found["segment_ids"][number, len(row) - 1] = 2
-        found["padding_mask"][number, : len(row)] = 1
-    return found
+            features["segment_ids"][number, len(row) - 1] = 2
+        features["padding_mask"][number, : len(row)] = 1
+    return features
 
 
 def _kept(own: int, other: int = 0, *, budget: int, is_second: bool = False) -> int:

@@ -69,8 +69,8 @@ class TokenSegments:
     ) -> None:
         longest_first = sorted(tokens, key=lambda token: (-len(token), token))
         self._pattern = "|".join(re.escape(t).replace("\\ ", spaces) for t in longest_first)
-        whole = [t for t in longest_first if t in single_words]
-        self._single_words = "|".join(re.escape(t).replace("\\ ", spaces) for t in whole)
+        word_tokens = [t for t in longest_first if t in single_words]
+        self._single_words = "|".join(re.escape(t).replace("\\ ", spaces) for t in word_tokens)
         self._alone = alone
         self._spaces = spaces
         self._tokens = {token: tokens[token] for token in longest_first}
@@ -81,9 +81,9 @@ class TokenSegments:
     def _by_hash(self) -> tuple[np.ndarray, np.ndarray]:
         """Sorted fingerprints of the tokens, (n,) int64, and the ids in that order, (n,) int32."""
         with tf.init_scope(), tf.device("CPU"):
-            found = fingerprints(tf.constant(list(self._tokens))).numpy()
-        order = np.argsort(found)
-        return found[order], np.array(list(self._tokens.values()), np.int32)[order]
+            hashes = fingerprints(tf.constant(list(self._tokens))).numpy()
+        order = np.argsort(hashes)
+        return hashes[order], np.array(list(self._tokens.values()), np.int32)[order]
 
     def around(self, encode_rest: ArrayEncoder) -> ArrayEncoder:
         """Returns an encoder without TensorFlow that also recognises the tokens.
@@ -98,9 +98,9 @@ class TokenSegments:
         def encode(texts: Sequence[str | bytes]) -> Ragged:
             cut = [pattern.split(as_text(text)) for text in texts]  # text, token, text, …
             for parts in cut:
-                for place in range(1, len(parts), 2):
-                    if parts[place] == self._space_token:
-                        parts[place - 1] = parts[place - 1].rstrip(_WHITE_SPACE)
+                for index in range(1, len(parts), 2):
+                    if parts[index] == self._space_token:
+                        parts[index - 1] = parts[index - 1].rstrip(_WHITE_SPACE)
             between = iter(encode_rest([text for parts in cut for text in parts[::2]]))
             rows = []
             for parts in cut:
@@ -121,10 +121,12 @@ class TokenSegments:
                 called once, so that the graph contains its model once.
         """
         # Most batches contain no token.
-        found = tf.reduce_any(tf.strings.regex_full_match(texts, rf"(?s).*?({self._pattern}).*"))
-        cut = tf.cond(found, lambda: self._cut(texts), lambda: _uncut(texts))
+        has_tokens = tf.reduce_any(
+            tf.strings.regex_full_match(texts, rf"(?s).*?({self._pattern}).*")
+        )
+        cut = tf.cond(has_tokens, lambda: self._cut(texts), lambda: _uncut(texts))
         pieces = encode_rest(cut.rest)
-        return tf.cond(found, lambda: _joined(pieces, cut), lambda: pieces)
+        return tf.cond(has_tokens, lambda: _joined(pieces, cut), lambda: pieces)
 
     def _cut(self, texts: tf.Tensor) -> _Cut:
         segments = split_at(texts, self._pattern)
@@ -133,25 +135,25 @@ class TokenSegments:
         flat = segments.flat_values
         is_token = _index_in_row(segments) % 2 == 1
         tokens = tf.boolean_mask(flat, is_token)
-        written = tf.strings.regex_replace(tokens, self._spaces, " ")
+        plain_tokens = tf.strings.regex_replace(tokens, self._spaces, " ")
         hashes, ids = self._by_hash
-        token_ids = tf.gather(ids, tf.searchsorted(hashes, fingerprints(written)))
-        rest = tf.where(is_token, "", flat)
+        token_ids = tf.gather(ids, tf.searchsorted(hashes, fingerprints(plain_tokens)))
+        text_segments = tf.where(is_token, "", flat)
         num_bytes = tf.strings.length(flat)
         if self._takes_space is not None:
             # There is a text segment before every token, if only an empty one.
-            place = tf.boolean_mask(tf.where(is_token), token_ids == self._takes_space)
-            before = tf.gather_nd(rest, place - 1)
-            bare = tf.strings.regex_replace(before, f"[{WHITE_SPACE}]+$", "")
-            taken = tf.strings.length(before) - tf.strings.length(bare)
-            rest = tf.tensor_scatter_nd_update(rest, place - 1, bare)
-            num_bytes = tf.tensor_scatter_nd_add(num_bytes, place, taken)
-            num_bytes = tf.tensor_scatter_nd_sub(num_bytes, place - 1, taken)
+            token_index = tf.boolean_mask(tf.where(is_token), token_ids == self._takes_space)
+            text_before = tf.gather_nd(text_segments, token_index - 1)
+            bare = tf.strings.regex_replace(text_before, f"[{WHITE_SPACE}]+$", "")
+            num_spaces = tf.strings.length(text_before) - tf.strings.length(bare)
+            text_segments = tf.tensor_scatter_nd_update(text_segments, token_index - 1, bare)
+            num_bytes = tf.tensor_scatter_nd_add(num_bytes, token_index, num_spaces)
+            num_bytes = tf.tensor_scatter_nd_sub(num_bytes, token_index - 1, num_spaces)
         text_starts = tf.cumsum(tf.strings.length(texts), exclusive=True)
         begins = tf.cumsum(num_bytes, exclusive=True)
         begins -= tf.repeat(text_starts, segments.row_lengths())
         token_bytes = tf.boolean_mask(num_bytes, is_token)
-        return _Cut(rest, begins, is_token, token_ids, token_bytes, segments.row_splits)
+        return _Cut(text_segments, begins, is_token, token_ids, token_bytes, segments.row_splits)
 
     def _with_parts_of_words_as_text(self, segments: tf.RaggedTensor) -> tf.RaggedTensor:
         """Joins tokens of `single_words` to the text around them where they are part of a word.
@@ -163,9 +165,11 @@ class TokenSegments:
         flat, index = segments.flat_values, _index_in_row(segments)
         to_end = tf.repeat(segments.row_lengths(), segments.row_lengths()) - 1 - index
         # An empty text between two tokens has no characters: those of the next token count.
-        before = tf.where(index >= 3, tf.roll(flat, 2, 0), "") + tf.roll(flat, 1, 0)
-        after = tf.roll(flat, -1, 0) + tf.where(to_end >= 3, tf.roll(flat, -2, 0), "")
-        touches = self._is_in_word(before, "(?s).*{}") | self._is_in_word(after, "(?s){}.*")
+        text_before = tf.where(index >= 3, tf.roll(flat, 2, 0), "") + tf.roll(flat, 1, 0)
+        text_after = tf.roll(flat, -1, 0) + tf.where(to_end >= 3, tf.roll(flat, -2, 0), "")
+        touches = self._is_in_word(text_before, "(?s).*{}") | self._is_in_word(
+            text_after, "(?s){}.*"
+        )
         single = tf.strings.regex_full_match(flat, self._single_words)
         is_token = (index % 2 == 1) & ~(single & touches)
         begins = is_token | tf.roll(is_token, 1, 0) | (index == 0)
@@ -179,10 +183,10 @@ class TokenSegments:
 
         `place` is a regular expression for the whole text, with "{}" for that character.
         """
-        found = tf.strings.regex_full_match(texts, place.format(_IN_WORDS))
+        is_in_word = tf.strings.regex_full_match(texts, place.format(_IN_WORDS))
         if self._alone is None:
-            return found
-        return found & ~tf.strings.regex_full_match(texts, place.format(self._alone))
+            return is_in_word
+        return is_in_word & ~tf.strings.regex_full_match(texts, place.format(self._alone))
 
 
 def _index_in_row(rows: tf.RaggedTensor) -> tf.Tensor:
@@ -205,15 +209,15 @@ def _joined(pieces: Pieces, cut: _Cut) -> Pieces:
     """
     ids, starts, ends, is_first = pieces
     is_token = tf.cast(cut.is_token, tf.int64)
-    before = tf.cumsum(tf.concat([[0], is_token], 0))  # (S + 1,) tokens before each segment
-    row_splits = tf.gather(ids.row_splits + before, cut.row_splits)
-    places = tf.boolean_mask(ids.row_starts() + before[:-1], cut.is_token)[:, None]  # (T, 1)
+    tokens_before = tf.cumsum(tf.concat([[0], is_token], 0))  # (S + 1,) tokens before each segment
+    row_splits = tf.gather(ids.row_splits + tokens_before, cut.row_splits)
+    slots = tf.boolean_mask(ids.row_starts() + tokens_before[:-1], cut.is_token)[:, None]  # (T, 1)
     num_pieces, num_tokens = tf.size(ids.flat_values), tf.size(cut.token_ids)
     of_text = tf.ones([num_pieces + num_tokens], tf.int32)
-    of_text = tf.tensor_scatter_nd_update(of_text, places, tf.zeros_like(cut.token_ids))
+    of_text = tf.tensor_scatter_nd_update(of_text, slots, tf.zeros_like(cut.token_ids))
     # Index of each result in the concatenation of subwords and found tokens.
     index = tf.tensor_scatter_nd_update(
-        tf.cumsum(of_text) - 1, places, num_pieces + tf.range(num_tokens)
+        tf.cumsum(of_text) - 1, slots, num_pieces + tf.range(num_tokens)
     )
 
     def joined(of_text: tf.Tensor, of_tokens: tf.Tensor) -> tf.Tensor:
@@ -264,9 +268,9 @@ def check_added_tokens(
     if `normalized_tokens` are neither added nor special, or there is nothing to normalise: neither
     added tokens nor a normalization.
     """
-    known = set(vocabulary) - {""}
+    known_tokens = set(vocabulary) - {""}
     for token in added_tokens:
-        if token not in known:
+        if token not in known_tokens:
             raise ValueError(
                 f"Added tokens must be tokens of the vocabulary, and not empty. Received: {token!r}"
             )
@@ -280,9 +284,9 @@ def check_added_tokens(
             "`normalized_tokens` require a normalization or added tokens. Received: "
             f"{list(normalized_tokens)} without either"
         )
-    found = {*special_tokens, *added_tokens}
+    findable = {*special_tokens, *added_tokens}
     for token in normalized_tokens or ():
-        if token not in found:
+        if token not in findable:
             raise ValueError(
                 f"`normalized_tokens` must be added or special tokens. Received: {token!r}"
             )

@@ -74,5 +74,5 @@ def test_the_encoder_uses_the_groups_of_both(layers, groups):
 @pytest.mark.parametrize("library", FORMULAS)
 def test_a_number_of_layers_that_would_take_for_ever(library):
     for groups in (1, 2, 10**12):
-        with pytest.raises(ValueError, match=r"more than 1000 layers.*1,000,000,000,000 in there"):
+        with pytest.raises(ValueError, match=r"at most 1000 layers.*1,000,000,000,000 in there"):
             read(library, 10**12, groups)

@@ -106,10 +106,10 @@ def test_unknown_key_lists_the_close_ones():
         ),
         (
             {"bias_exceptions": ("pooler",)},
-            r"parts of attention, gate, heads, each once.*: \('pooler',\)",
+            r"some of attention, gate, heads, without.*: \('pooler',\)",
         ),
-        ({"bias_exceptions": ("heads",) * 2}, "parts of attention, gate, heads, each once"),
-        ({"bias_exceptions": "heads"}, "parts of attention, gate, heads, each once.*: 'heads'"),
+        ({"bias_exceptions": ("heads",) * 2}, "some of attention, gate, heads, without"),
+        ({"bias_exceptions": "heads"}, "some of attention, gate, heads, without.*: 'heads'"),
         ({"bias_exceptions": ["gate"]}, r"with a gated .*\('gate',\), feed_forward='dense'"),
         ({"padding_id": -1}, "`padding_id` must be an integer of at least 0.*: -1"),
         ({"padding_id": 10**9}, "an id of the vocabulary.*vocabulary_size="),
@@ -121,7 +121,7 @@ def test_unknown_key_lists_the_close_ones():
         ({"attention_pattern": (["global"],)}, r"an integer of at least 2.*: \['global'\]"),
         (
             {"bias_exceptions": (["gate"],)},
-            r"parts of attention, gate, heads, each once.*: \(\['gate'\],\)",
+            r"some of attention, gate, heads, without.*: \(\['gate'\],\)",
         ),
         ({"attention_pattern": ("local",)}, "must be an integer of at least 2.*: 'local'"),
         ({"attention_pattern": (5,)}, "even number of tokens and at most 1024.*: 5"),

@@ -182,14 +182,14 @@ def test_factorised_embeddings(inputs):
 
 def test_unknown_or_missing_inputs_are_refused(encoder):
     ids = np.ones((1, 3), "int32")
-    with pytest.raises(ValueError, match=r"takes `token_ids` and.*: token_ids, segment_id\b"):
+    with pytest.raises(ValueError, match=r"the inputs `token_ids` and.*: token_ids, segment_id\b"):
         encoder({"token_ids": ids, "segment_id": ids})
-    with pytest.raises(ValueError, match=r"\(`input_ids` is `token_ids` here, `attention_mask` is"):
+    with pytest.raises(ValueError, match=r"`input_ids` is named `token_ids` in kbert, `atte"):
         encoder({"input_ids": ids, "attention_mask": ids})
     for name in ("padding_mask", "segment_ids"):
         with pytest.raises(ValueError, match=rf"`{name}` must have the shape of .*\(1, 4\)"):
             encoder({"token_ids": ids, name: np.ones((1, 4), "int32")})
-    with pytest.raises(ValueError, match=r"takes `token_ids`.*Received: padding_mask"):
+    with pytest.raises(ValueError, match=r"has the inputs `token_ids`.*Received: padding_mask"):
         encoder({"padding_mask": ids})
     with pytest.raises(ValueError, match=r"shape \(batch, tokens\). Received: shape \(3,\)"):
         encoder(ids[0])

@@ -78,7 +78,7 @@ def test_a_task_takes_it(doubled, tmp_path, tiny_vocabulary):
 
 
 def test_another_config_is_refused():
-    with pytest.raises(TypeError, match=r"made of DoubledConfig.*Received: EncoderConfig"):
+    with pytest.raises(TypeError, match=r"of the class DoubledConfig.*Received: EncoderConfig"):
         Doubled(tiny_config())
     with pytest.raises(TypeError, match=r"of the class EncoderConfig.*Received: 3"):
         Encoder(3)
@@ -86,7 +86,7 @@ def test_another_config_is_refused():
 
 def test_a_field_without_use_is_refused():
     with pytest.raises(
-        ValueError, match=r"no use for `attention_pattern`. Received: \(.global., 2"
+        ValueError, match=r"not support `attention_pattern`. Received: \(.global., 2"
     ):
         doubled_config(attention_pattern=("global", 2))
 

@@ -57,24 +57,24 @@ def pipeline_runner(flags: Sequence[str]) -> Run:
         key: str,
     ) -> tuple[dict[str, int], list[tuple[str, Shard]]]:
         dtype = records.token_dtype(tokenizer.vocabulary_size)
-        made = (type(tokenizer), json.dumps(tokenizer.get_config()), dtype)
+        tokenizer_args = (type(tokenizer), json.dumps(tokenizer.get_config()), dtype)
         writing = (absolute(folder), absolute(work), dtype, block_tokens, key)
         with beam.Pipeline(options=options) as pipeline:
-            read = (
+            tokenised = (
                 pipeline
                 | "sources" >> beam.Create(sources, reshuffle=True)
-                | "tokenise" >> beam.FlatMap(_tokenised, *made)
+                | "tokenise" >> beam.FlatMap(_tokenised, *tokenizer_args)
             )
             counts = (
-                read
-                | "counts" >> beam.Map(lambda found: found[1])
+                tokenised
+                | "counts" >> beam.Map(lambda result: result[1])
                 | "sum" >> beam.CombineGlobally(_sum)
             )
             total = beam.pvalue.AsSingleton(counts)
             _ = counts | "note" >> beam.Map(_note, os.path.join(writing[1], _COUNTS))
             _ = (
-                read
-                | "segments" >> beam.Map(lambda found: found[0])
+                tokenised
+                | "segments" >> beam.Map(lambda result: result[0])
                 | "cut" >> beam.FlatMap(_cut, held_out_share, total)
                 | "by shard" >> beam.GroupByKey()
                 | "merge" >> beam.Map(_merge, held_out_share, total, writing)
@@ -113,12 +113,12 @@ def _tokenised(
     the type of the ids.
     """
     tokenizer = _tokenizer(kind, config)
-    before = dict.fromkeys(("cut_documents", "replaced_characters"), 0)
+    previous_counts = dict.fromkeys(("cut_documents", "replaced_characters"), 0)
     empty = dict.fromkeys(_COUNTED, 0)
     for chunk in chunks.chunks([source]):
         segment, counts = chunks.tokenise(tokenizer, chunk, dtype)
-        since = {name: getattr(source, name) - seen for name, seen in before.items()}
-        before = {name: getattr(source, name) for name in before}
+        since = {name: getattr(source, name) - count for name, count in previous_counts.items()}
+        previous_counts = {name: getattr(source, name) for name in previous_counts}
         yield _as_arrays(segment), {**empty, **counts, **since}
 
 
@@ -183,9 +183,11 @@ def pipeline_options(flags: Sequence[str], what: str) -> Any:
     """
     beam = optional("apache_beam.options.pipeline_options", "beam", f"{what} on Apache Beam")
     options = beam.PipelineOptions(list(flags))
-    known = options.get_all_options(retain_unknown_options=False)
-    named = [flag.removeprefix("--").split("=")[0].replace("-", "_") for flag in flags]
-    unknown = [name for name, flag in zip(named, flags, strict=True) if "--" in flag]
-    if unknown := [x for x in unknown if x not in known and x.removeprefix("no_") not in known]:
+    known_options = options.get_all_options(retain_unknown_options=False)
+    flag_names = [flag.removeprefix("--").split("=")[0].replace("-", "_") for flag in flags]
+    unknown = [name for name, flag in zip(flag_names, flags, strict=True) if "--" in flag]
+    if unknown := [
+        x for x in unknown if x not in known_options and x.removeprefix("no_") not in known_options
+    ]:
         raise ValueError(f"Beam has no such flag. Received: {', '.join(unknown)}")
     return options

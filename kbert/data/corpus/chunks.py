@@ -47,17 +47,17 @@ def chunks(sources: list[Source]) -> Iterator[Chunk]:
     Either all or none of the sources must be aligned, which means texts with their translations.
     """
     texts: list[bytes] = []
-    size = before = 0
+    size = bytes_before = 0
     for source in sources:
         for text in source.documents():
             texts.append(text)
             size += len(text)
             if size >= CHUNK_BYTES:
-                yield _chunk(texts, before + source.consumed, source.aligned)
+                yield _chunk(texts, bytes_before + source.consumed, source.aligned)
                 texts, size = [], 0
-        before += source.size
+        bytes_before += source.size
     if texts:
-        yield _chunk(texts, before, sources[-1].aligned)
+        yield _chunk(texts, bytes_before, sources[-1].aligned)
 
 
 def _chunk(texts: list[bytes], consumed: int, aligned: bool) -> Chunk:
@@ -167,11 +167,11 @@ def _separated(
     [[7, 3, 8, 9], [2, 2, 0, 0]]
     """
     pairs = token_counts.reshape(-1, 2)
-    whole = np.all(pairs > 0, axis=1)
-    tokens = tokens[np.repeat(np.repeat(whole, 2), token_counts)]
-    counts = np.where(whole[:, None], pairs, 0)
-    ends = np.cumsum(counts)[::2][whole]
-    counts[whole, 0] += 1
+    is_complete = np.all(pairs > 0, axis=1)
+    tokens = tokens[np.repeat(np.repeat(is_complete, 2), token_counts)]
+    counts = np.where(is_complete[:, None], pairs, 0)
+    ends = np.cumsum(counts)[::2][is_complete]
+    counts[is_complete, 0] += 1
     return np.insert(tokens, ends, sep_id), counts.reshape(-1).astype(token_counts.dtype)
 
 

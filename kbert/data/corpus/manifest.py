@@ -116,23 +116,23 @@ class Manifest:
 
         Its type, the options that determine ids, and its vocabulary must be the same.
         """
-        written = self.settings.get("tokenizer", {})
-        now = {"type": type(tokenizer).__name__, **tokenizer.settings} if written else {}
-        if written.get("type") != now.get("type"):
+        stored = self.settings.get("tokenizer", {})
+        current = {"type": type(tokenizer).__name__, **tokenizer.settings} if stored else {}
+        if stored.get("type") != current.get("type"):
             raise ValueError(
-                f"The shards in {self.folder} were written by a {written.get('type')}; use "
+                f"The shards in {self.folder} were written by a {stored.get('type')}; use "
                 "kbert.load_tokenizer on that folder, or prepare the text again. Received: a "
-                f"{now.get('type')}"
+                f"{current.get('type')}"
             )
         differing = {
-            name: _option(now, name)
+            name: _option(current, name)
             for name in _TOKENIZER_OPTIONS
-            if name in written and _option(now, name) != _option(written, name)
+            if name in stored and _option(current, name) != _option(stored, name)
         }
         if differing:
             raise ValueError(
                 f"The shards in {self.folder} were written by a tokenizer with other options, "
-                f"{_shown({n: _option(written, n) for n in differing})}; use "
+                f"{_shown({n: _option(stored, n) for n in differing})}; use "
                 "kbert.load_tokenizer on that folder, or prepare the text again. Received: "
                 f"{_shown(differing)}"
             )
@@ -225,10 +225,10 @@ def _typed(part: _Part) -> _Part:
     """Returns a `Shard` or `Manifest` made from JSON; raises TypeError if a value is not valid."""
     for field in dataclasses.fields(part):
         value, kind = getattr(part, field.name), typing.get_origin(field.type) or field.type
-        negative = kind is int and type(value) is int and value < 0
-        elsewhere = field.name in ("file", "index") and os.path.basename(str(value)) != value
-        unknown = field.name == "token_dtype" and value not in ("uint16", "int32")
-        if type(value) is not kind or negative or elsewhere or unknown:
+        is_negative = kind is int and type(value) is int and value < 0
+        is_elsewhere = field.name in ("file", "index") and os.path.basename(str(value)) != value
+        is_unknown = field.name == "token_dtype" and value not in ("uint16", "int32")
+        if type(value) is not kind or is_negative or is_elsewhere or is_unknown:
             raise TypeError(f"{field.name} = {value!r:.80}")
     return part
 
@@ -278,11 +278,11 @@ def _verify_shard(path: str, index: np.ndarray, manifest: Manifest) -> None:
         except StopIteration:
             raise ValueError(f"{where} is missing: the index has {len(index)} records") from None
         tokens, sentences, documents = (block[name].numpy() for name in records.FEATURES)
-        found = [offset, len(tokens), len(sentences), len(documents)]
-        if found != row.tolist():
+        actual_row = [offset, len(tokens), len(sentences), len(documents)]
+        if actual_row != row.tolist():
             raise ValueError(
                 f"{where} does not match its index, which lists {dict(_named(row.tolist()))}. "
-                f"Received: {dict(_named(found))}"
+                f"Received: {dict(_named(actual_row))}"
             )
         if sentences.sum() != len(tokens) or documents.sum() != len(sentences):
             raise ValueError(f"{where}: lengths of sentences or documents do not add up")

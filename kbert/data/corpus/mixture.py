@@ -108,14 +108,16 @@ class Mixture:
 
     def summary(self) -> str:
         """Describes the corpora in one line."""
-        each = zip(self.shares, self.manifests, strict=True)
-        return " | ".join(f"{share:.1%} {m.folder}: {m.summary()}" for share, m in each)
+        corpora = zip(self.shares, self.manifests, strict=True)
+        return " | ".join(f"{share:.1%} {m.folder}: {m.summary()}" for share, m in corpora)
 
     @property
     def checksum(self) -> str:
         """SHA-256 of the corpora and their shares."""
-        said = [(m.checksum, share) for m, share in zip(self.manifests, self.shares, strict=True)]
-        return fingerprints.sha256(repr(said))
+        corpora = [
+            (m.checksum, share) for m, share in zip(self.manifests, self.shares, strict=True)
+        ]
+        return fingerprints.sha256(repr(corpora))
 
     def reader(self, split: str, seed: int, window_blocks: int = WINDOW_BLOCKS) -> BlockReader:
         """Returns a reader of a split ("train" or "held_out") of all corpora.
@@ -124,19 +126,19 @@ class Mixture:
         block once. `seed` is the seed of the order, `window_blocks` the least number of blocks in a
         window, if the split has that many.
         """
-        each = [
+        readers = [
             BlockReader.from_manifest(manifest, split, seed, window_blocks)
             for manifest in self.manifests
         ]
-        blocks = np.array([reader.blocks for reader in each])
+        blocks = np.array([reader.blocks for reader in readers])
         quotas = blocks if split == "held_out" else _quotas(self.shares, blocks.sum())
-        files = np.cumsum([0, *(len(reader.paths) for reader in each)])
+        files = np.cumsum([0, *(len(reader.paths) for reader in readers)])
         return _MixtureReader(
-            paths=[path for reader in each for path in reader.paths],
-            shards=np.concatenate([r.shards + n for r, n in zip(each, files, strict=False)]),
-            offsets=np.concatenate([reader.offsets for reader in each]),
+            paths=[path for reader in readers for path in reader.paths],
+            shards=np.concatenate([r.shards + n for r, n in zip(readers, files, strict=False)]),
+            offsets=np.concatenate([reader.offsets for reader in readers]),
             seed=seed,
-            token_dtype=each[0].token_dtype,
+            token_dtype=readers[0].token_dtype,
             window_blocks=window_blocks,
             sizes=blocks,
             quotas=quotas,
@@ -161,21 +163,21 @@ class _MixtureReader(BlockReader):
     quotas: np.ndarray
 
     def order(self, epoch: tf.Tensor, places: tf.Tensor) -> tf.Tensor:
-        place = super().order(epoch, places)
+        position = super().order(epoch, places)
         ends = tf.constant(np.cumsum(self.quotas), tf.int64)
-        corpus = tf.searchsorted(ends, place, side="right")
+        corpus = tf.searchsorted(ends, position, side="right")
         sizes, quotas = (tf.constant(x, tf.int64) for x in (self.sizes, self.quotas))
         size, quota = tf.gather(sizes, corpus), tf.gather(quotas, corpus)
-        given = epoch * quota + place - (tf.gather(ends, corpus) - quota)
-        seed = tf.fill(tf.shape(place), tf.constant(self.seed, tf.int64))
+        ordinal = epoch * quota + position - (tf.gather(ends, corpus) - quota)
+        seed = tf.fill(tf.shape(position), tf.constant(self.seed, tf.int64))
         # The public function accepts only one seed for all elements.
-        own = tf.raw_ops.RandomIndexShuffle(
-            index=given % size,
-            seed=tf.stack([seed, tf.cast(corpus, tf.int64), given // size], axis=1),
+        block = tf.raw_ops.RandomIndexShuffle(
+            index=ordinal % size,
+            seed=tf.stack([seed, tf.cast(corpus, tf.int64), ordinal // size], axis=1),
             max_index=size - 1,
             rounds=4,
         )
-        return tf.gather(tf.cumsum(sizes, exclusive=True), corpus) + own
+        return tf.gather(tf.cumsum(sizes, exclusive=True), corpus) + block
 
 
 def _quotas(shares: Sequence[float], places: int) -> np.ndarray:
@@ -186,11 +188,11 @@ def _quotas(shares: Sequence[float], places: int) -> np.ndarray:
     """
     exact = np.array(shares) * places
     quotas = np.maximum(np.floor(exact).astype("int64"), 1)
-    while (rest := places - quotas.sum()) != 0:
+    while (remainder := places - quotas.sum()) != 0:
         # Add one where the quota is most below its share, or remove one where it is most above.
-        short = (exact - quotas) * np.sign(rest)
-        short[(quotas + np.sign(rest)) < 1] = -np.inf
-        quotas[np.argmax(short)] += np.sign(rest)
+        short = (exact - quotas) * np.sign(remainder)
+        short[(quotas + np.sign(remainder)) < 1] = -np.inf
+        quotas[np.argmax(short)] += np.sign(remainder)
     return quotas
 
 

@@ -121,8 +121,8 @@ def prepare_corpus(
     with atomic.only_one(output_dir):
         # Beam's workers on other machines cannot access a local folder. They need no local work
         # folder either, since they write no spills.
-        here = output_dir if beam_flags is not None else atomic.stand_in(output_dir)
-        work = os.path.join(here, _WORK_FOLDER)
+        work_root = output_dir if beam_flags is not None else atomic.stand_in(output_dir)
+        work = os.path.join(work_root, _WORK_FOLDER)
         finished = _finished(output_dir, work, plan)
         if finished:
             return finished
@@ -213,10 +213,10 @@ def _differences(old: dict | None, new: dict) -> list[str]:
     if old is None:
         return ["no plan.json"]
     settings = {name: x for name, x in new["settings"].items() if name != _VERSION}
-    found = changes(old["settings"], settings)
+    differences = changes(old["settings"], settings)
     if old["sources"] != new["sources"]:
-        found.append("the sources, or files in them that have changed since")
-    return found
+        differences.append("the sources, or files in them that have changed since")
+    return differences
 
 
 class _Preparation:
@@ -238,9 +238,9 @@ class _Preparation:
         self.dtype = records.token_dtype(tokenizer.vocabulary_size)
         self.work = work
         check_kind(output_dir, tokenizer.kind)
-        old = _read_plan(output_dir)
-        if old is not None and old["settings"] != settings:
-            logging.info("Removing unfinished work with other settings: %s", old["settings"])
+        old_plan = _read_plan(output_dir)
+        if old_plan is not None and old_plan["settings"] != settings:
+            logging.info("Removing unfinished work with other settings: %s", old_plan["settings"])
             remove_tree(self.work)
         with atomic.naming(self.work):
             Path(self.work).mkdir(parents=True, exist_ok=True)
@@ -263,10 +263,10 @@ class _Preparation:
         documents = text_bytes = 0
         total = sum(source.size for source in self.sources)
         with Progress("tokenizing", total, "B") as bar:
-            for done in workers.run(text_chunks.write_spill, jobs()):
-                documents += done.documents
-                text_bytes += done.text_bytes
-                bar.show(done.consumed, documents, text_bytes)
+            for progress in workers.run(text_chunks.write_spill, jobs()):
+                documents += progress.documents
+                text_bytes += progress.text_bytes
+                bar.show(progress.consumed, documents, text_bytes)
         return names
 
     def check_two_documents(self, names: list[str]) -> None:
@@ -279,14 +279,14 @@ class _Preparation:
             for plan in shard_files.plan_shards(1, self.held_out_share)
             if plan.split == "train"
         )
-        found: set[tuple[int, int]] = set()
+        hashes: set[tuple[int, int]] = set()
         for name in names:
-            found |= spill.Spill(os.path.join(self.work, name), self.dtype).two_hashes(first)
-            if len(found) >= 2:
+            hashes |= spill.Spill(os.path.join(self.work, name), self.dtype).two_hashes(first)
+            if len(hashes) >= 2:
                 return
         for name in names:  # a later run cannot use them
             atomic.remove(os.path.join(self.work, name))
-        self._refuse(len(found))
+        self._refuse(len(hashes))
 
     def write_shards(self, workers: Workers, names: list[str]) -> list[tuple[str, Shard]]:
         """Runs the second pass, over the files (spills) of the first, in `workers`.
@@ -305,11 +305,11 @@ class _Preparation:
         documents = 0
         with Progress("writing shards", len(jobs), " shards") as bar:
             results = workers.run(shard_files.write_shard, jobs)
-            for done, (plan, shard) in enumerate(zip(plans, results, strict=True), start=1):
+            for num_done, (plan, shard) in enumerate(zip(plans, results, strict=True), start=1):
                 if shard:
                     shards.append((plan.split, shard))
                     documents += shard.documents
-                bar.show(done, documents)
+                bar.show(num_done, documents)
         return shards
 
     def write_on_beam(self, run_pipeline: Callable) -> list[tuple[str, Shard]]:
@@ -332,14 +332,14 @@ class _Preparation:
         self.counts = collections.Counter(counts)
         for name in ("cut_documents", "replaced_characters"):  # counted by Beam's workers
             setattr(self.sources[0], name, counts[name])
-        found = sum(shard.documents for split, shard in shards if split == "train")
-        if found < 2:
+        train_documents = sum(shard.documents for split, shard in shards if split == "train")
+        if train_documents < 2:
             files = list(Path(self.work).iterdir())
             for _, shard in shards:
                 files += [Path(self.output_dir, x) for x in (shard.file, shard.index)]
             for path in files:  # a later run cannot use them
                 atomic.remove(path)
-            self._refuse(found)
+            self._refuse(train_documents)
         return shards
 
     def _refuse(self, found: int) -> NoReturn:
@@ -355,7 +355,7 @@ class _Preparation:
 
         Saves the tokenizer, then the manifest, and removes the work folders only after that.
         """
-        kept = sum(shard.documents for _, shard in shards)
+        distinct_documents = sum(shard.documents for _, shard in shards)
         counts = {
             "text_bytes": self.counts["text_bytes"],
             "documents_read": self.counts["documents_read"],
@@ -363,8 +363,10 @@ class _Preparation:
             "cut_documents": sum(source.cut_documents for source in self.sources),
             "replaced_characters": sum(source.replaced_characters for source in self.sources),
         }
-        counts["duplicate_documents"] = counts["documents_read"] - counts["empty_documents"] - kept
-        done = Manifest(
+        counts["duplicate_documents"] = (
+            counts["documents_read"] - counts["empty_documents"] - distinct_documents
+        )
+        new_manifest = Manifest(
             folder=self.output_dir,
             vocabulary_sha256=self.tokenizer.checksum,
             vocabulary_size=self.tokenizer.vocabulary_size,
@@ -376,15 +378,15 @@ class _Preparation:
                 for split in ("train", "held_out")
             },
         )
-        self._remove_strangers(done)
+        self._remove_strangers(new_manifest)
         # The tokenizer is staged on the file system of the output, where renaming is possible. The
         # staging folder is in the work folder, so that leftovers of a killed run are removed.
         staging = os.path.join(self.output_dir, _WORK_FOLDER)
         save_tokenizer(self.tokenizer, self.output_dir, os.path.join(staging, "tokenizer"))
-        done.save()
+        new_manifest.save()
         for folder in (self.work, staging):
             remove_tree(folder)
-        return done
+        return new_manifest
 
     def _remove_strangers(self, done: Manifest) -> None:
         """Removes shards that `done` does not list: those of an attempt with other text."""

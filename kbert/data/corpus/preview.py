@@ -87,9 +87,9 @@ def preview_corpus(
     sampled = opened[::step]
     samples = [_beginning(source, _SAMPLE_BYTES // len(sampled)) for source in sampled]
     # One document of each source in turn.
-    shown = [text for turn in itertools.zip_longest(*samples) for text in turn if text]
-    parts = [_show(n, text, tokenizer) for n, text in enumerate(shown[:num_documents], start=1)]
-    estimate = _estimate(opened, shown, tokenizer, max(num_workers, 1))
+    documents = [text for turn in itertools.zip_longest(*samples) for text in turn if text]
+    parts = [_show(n, text, tokenizer) for n, text in enumerate(documents[:num_documents], start=1)]
+    estimate = _estimate(opened, documents, tokenizer, max(num_workers, 1))
     return "\n\n".join([*parts, _table(estimate, len(opened), num_workers)]), estimate
 
 

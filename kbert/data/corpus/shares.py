@@ -18,16 +18,16 @@ def parse_folders(text: str) -> str | dict[str, float] | list[str]:
     parts = text.split(",")
     if len(parts) == 1 or is_dir(text):
         return text
-    found = [_weight_of(part) for part in parts]
-    weighted = [weight is not None for _, weight in found]
+    folders = [_weight_of(part) for part in parts]
+    weighted = [weight is not None for _, weight in folders]
     if not any(weighted):
         return parts
     if not all(weighted):
         raise ValueError(f"Give all folders a weight, as in a:0.7,b:0.3, or none. Received: {text}")
-    names = [name for name, _ in found]
+    names = [name for name, _ in folders]
     if len(set(names)) < len(names):
         raise ValueError(f"The folders of a mixture must be different. Received: {text}")
-    return {name: weight for name, weight in found if weight is not None}
+    return {name: weight for name, weight in folders if weight is not None}
 
 
 def _weight_of(part: str) -> tuple[str, float | None]:

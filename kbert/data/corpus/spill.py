@@ -59,9 +59,9 @@ def distinct_order(high: np.ndarray, low: np.ndarray) -> np.ndarray:
     """
     order = np.lexsort((low, high))
     high, low = high[order], low[order]
-    new = np.ones(len(order), bool)
-    new[1:] = (high[1:] != high[:-1]) | (low[1:] != low[:-1])
-    return order[new]
+    is_new = np.ones(len(order), bool)
+    is_new[1:] = (high[1:] != high[:-1]) | (low[1:] != low[:-1])
+    return order[is_new]
 
 
 def write(path: str, segment: Segment, counts: dict[str, int]) -> None:

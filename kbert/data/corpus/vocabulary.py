@@ -98,10 +98,12 @@ def train_or_reuse_tokenizer(
         # The record shows that `train_tokenizer` made it, so it is a `Tokenizer`.
         return cast("tokenizers.Tokenizer", tokenizers.load_tokenizer(folder))
     if Path(used_by or folder / manifest.FILE_NAME).exists():
-        made = f"{used_by} was" if used_by else f"{folder} contains shards that were"
-        other = "from other data" if differing == [_OTHER_SOURCES] else "with another vocabulary"
+        subject = f"{used_by} was" if used_by else f"{folder} contains shards that were"
+        difference = (
+            "from other data" if differing == [_OTHER_SOURCES] else "with another vocabulary"
+        )
         raise ValueError(
-            f"{made} made {other}; choose another folder. Received: {'; '.join(differing)}"
+            f"{subject} made {difference}; choose another folder. Received: {'; '.join(differing)}"
         )
     if record:
         changed = "; ".join(differing)
@@ -129,12 +131,17 @@ def check_kind(folder: PathLike, kind: str) -> None:
         folder: folder in which a tokenizer will be saved; need not exist.
         kind: kind of that tokenizer.
     """
-    others = [pattern for name, files in _MODEL_FILES.items() if name != kind for pattern in files]
-    found = sorted(path.name for pattern in others for path in Path(folder).glob(pattern))
-    if found:
+    other_patterns = [
+        pattern for name, files in _MODEL_FILES.items() if name != kind for pattern in files
+    ]
+    other_files = sorted(
+        path.name for pattern in other_patterns for path in Path(folder).glob(pattern)
+    )
+    if other_files:
         raise ValueError(
             f"A folder can contain only one tokenizer. Received: {folder} for a tokenizer of kind "
-            f"{kind}, with {', '.join(found)} in it; choose another folder or remove these files"
+            f"{kind}, with {', '.join(other_files)} in it; choose another folder or remove these "
+            "files"
         )
 
 
@@ -177,11 +184,11 @@ def _differences(record: dict, origin: dict, folder: Path) -> list[str]:
     if not record:
         return [f"no {RECORD}"]
     settings = {name: x for name, x in origin.items() if name not in ("sources", _VERSION)}
-    found = changes(record, settings)
+    differences = changes(record, settings)
     if record.get("sources") != origin["sources"]:
-        found.append(_OTHER_SOURCES)
+        differences.append(_OTHER_SOURCES)
     for name, checksum in record["files"].items():
         path = folder / name
         if not path.is_file() or fingerprints.sha256(path.read_bytes()) != checksum:
-            found.append(f"{name} has changed since it was written")
-    return found
+            differences.append(f"{name} has changed since it was written")
+    return differences

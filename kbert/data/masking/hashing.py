@@ -58,8 +58,8 @@ def fold_arrays(key: np.ndarray | int, number: np.ndarray | int) -> np.ndarray:
     """
     with np.errstate(over="ignore"):  # modulo 2**64, as everywhere
         bits: Any = np.uint64(key) + (np.uint64(number) + np.uint64(1)) * np.uint64(_GAMMA)
-        for by, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-            bits = (bits ^ (bits >> np.uint64(by))) * np.uint64(factor)
+        for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+            bits = (bits ^ (bits >> np.uint64(shift))) * np.uint64(factor)
     return bits ^ (bits >> np.uint64(31))
 
 

@@ -129,12 +129,12 @@ def apply_masks(
     flat = tf.reshape(token_ids, [-1])
     begin = width * tf.range(rows)[:, None]
     mask_ids = tf.gather(flat, begin + positions)
-    seen = tf.where(chance(action, masked), mask_id, random_ids)
+    new_ids = tf.where(chance(action, masked), mask_id, random_ids)
     # An unchanged token writes [CLS] over [CLS]. Its own id could overwrite the [MASK] of another
     # draw of the same position.
-    seen = tf.where(changed, seen, token_ids[:, :1])
+    new_ids = tf.where(changed, new_ids, token_ids[:, :1])
     index = tf.reshape(begin + tf.where(changed, positions, 0), [-1, 1])
-    flat = tf.tensor_scatter_nd_update(flat, index, tf.reshape(seen, [-1]))
+    flat = tf.tensor_scatter_nd_update(flat, index, tf.reshape(new_ids, [-1]))
     used = positions > 0
     return {
         "token_ids": tf.reshape(flat, [rows, width]),
@@ -215,8 +215,8 @@ def reading_order(keys: tf.Tensor, positions: tf.Tensor, special: tf.Tensor) -> 
     """
     rows, width = tf.unstack(tf.shape(special))
     row = tf.broadcast_to(tf.range(rows)[:, None], tf.shape(positions))
-    places = tf.stack([row, positions], -1)
-    chosen = tf.scatter_nd(places, tf.ones_like(positions), [rows, width]) > 0
+    indices = tf.stack([row, positions], -1)
+    chosen = tf.scatter_nd(indices, tf.ones_like(positions), [rows, width]) > 0
     column = tf.range(width)
     later = special | (chosen & (column > 0))
     draws = below(fold(fold(keys, _ORDER)[:, None], column), 2**31 - 1)  # (N, T)

@@ -67,7 +67,7 @@ def choose_ngrams(
     steps = tf.range(longest)[:, None]
     # An n-gram overlaps n-grams that begin inside it, and earlier n-grams that extend into it.
     around = tf.range(2 * longest - 1)[:, None]
-    before = tf.ones([longest - 1, 1], tf.bool)
+    earlier_rows = tf.ones([longest - 1, 1], tf.bool)
 
     def step(offer: tf.Tensor, budget: tf.Tensor, ends: tf.Tensor) -> tuple[tf.Tensor, ...]:
         first = unit[offer]
@@ -76,13 +76,13 @@ def choose_ngrams(
         gram = tf.where(inside, gram, none)
         tokens = tf.gather(tokens_before, gram + 1) - tf.gather(tokens_before, first)
         fits = inside & (tokens <= budget)
-        near = tf.concat([before & fits[:1], fits], 0)
-        free = ~tf.reduce_any(near & (tf.gather(ends, first + around) > first), 0)
-        use = fits & free
+        overlapping = tf.concat([earlier_rows & fits[:1], fits], 0)
+        is_free = ~tf.reduce_any(overlapping & (tf.gather(ends, first + around) > first), 0)
+        use = fits & is_free
         budget -= tf.reduce_max(tf.where(use, tokens, 0), 0)
         stop = first + tf.reduce_sum(tf.cast(use, tf.int32), 0)
-        place = tf.where(use[0], first, none) + longest - 1
-        ends = tf.tensor_scatter_nd_update(ends, place[:, None], tf.where(use[0], stop, 0))
+        slot = tf.where(use[0], first, none) + longest - 1
+        ends = tf.tensor_scatter_nd_update(ends, slot[:, None], tf.where(use[0], stop, 0))
         return offer + 1, budget, ends
 
     # `ends`: the end of the n-gram that begins at each unit, 0 for none. Entries before the first
@@ -127,8 +127,8 @@ def choose_spans(keys: tf.Tensor, units: Units, count: tf.Tensor, columns: int) 
 
     def step(offer: tf.Tensor, ends: tf.Tensor) -> tuple[tf.Tensor, ...]:
         begins = first[offer]
-        beaten = tf.reduce_any((first <= begins) & (begins < ends), 0)
-        return offer + 1, tf.where((numbers == offer) & ~beaten, end, ends)
+        is_covered = tf.reduce_any((first <= begins) & (begins < ends), 0)
+        return offer + 1, tf.where((numbers == offer) & ~is_covered, end, ends)
 
     _, ends = tf.while_loop(
         lambda offer, ends: offer < offers,
@@ -148,14 +148,14 @@ def choose_spans(keys: tf.Tensor, units: Units, count: tf.Tensor, columns: int) 
     added = tf.reshape(added, [rows, offers + 1])
     budget = count[:, None] - tf.cumsum(added, 1, exclusive=True)
     budget = tf.where(tf.range(offers + 1) < offers, budget, 0)
-    whole = tf.gather(tf.reshape(added <= budget, [-1]), cell)
+    fits = tf.gather(tf.reshape(added <= budget, [-1]), cell)
     budget = tf.gather(tf.reshape(budget, [-1]), cell)
     # A span that exceeds its budget keeps its first tokens.
-    cut = tf.where(whole | (budget <= 0), 0, units.size)
-    before = tf.pad(tf.cumsum(cut), [[1, 0]])
-    before = before[:-1] - tf.gather(tf.gather(before, units.first), row)
-    tokens = tf.clip_by_value(budget - before, 0, cut)
-    tokens = tf.where(whole, units.size, tokens)
+    cut = tf.where(fits | (budget <= 0), 0, units.size)
+    tokens_before = tf.pad(tf.cumsum(cut), [[1, 0]])
+    tokens_before = tokens_before[:-1] - tf.gather(tf.gather(tokens_before, units.first), row)
+    tokens = tf.clip_by_value(budget - tokens_before, 0, cut)
+    tokens = tf.where(fits, units.size, tokens)
     chosen = tf.minimum(count, tf.reduce_sum(added[:, :-1], 1))
     return positions_of(units, tokens, chosen, columns)
 
@@ -181,15 +181,15 @@ def _offered_spans(
     """
     unit_at = tf.cumsum(tf.cast(tf.reshape(units.begins, [-1]), tf.int32)) - 1
     stop = tf.pad(units.start + units.size, [[1, 0]])
-    last = tf.gather(stop, units.first + units.count)
-    left = tf.gather(tf.pad(units.start, [[0, 1]]), units.first)
-    text = tf.where(units.count > 0, last - left, 0)
-    place = left + below(fold(fold(keys, CHOICE), numbers), text)  # (K, N)
-    unit = tf.gather(unit_at, tf.minimum(place, tf.size(unit_at) - 1))
+    text_end = tf.gather(stop, units.first + units.count)
+    text_begin = tf.gather(tf.pad(units.start, [[0, 1]]), units.first)
+    text = tf.where(units.count > 0, text_end - text_begin, 0)
+    position = text_begin + below(fold(fold(keys, CHOICE), numbers), text)  # (K, N)
+    unit = tf.gather(unit_at, tf.minimum(position, tf.size(unit_at) - 1))
     length = draw_lengths(keys, numbers, SPAN_WEIGHTS)
     end = tf.minimum(unit + length, units.first + units.count)
     # A token between two segments is not text, so no span begins there.
-    is_text = (text > 0) & (place < tf.gather(stop, unit + 1))
+    is_text = (text > 0) & (position < tf.gather(stop, unit + 1))
     unit = tf.where(is_text, unit, 0)
     return unit, tf.where(is_text, end, unit)
 
@@ -216,8 +216,8 @@ def _run_starts(positions: tf.Tensor) -> tf.Tensor:
 
     The positions that are not 0 ascend in each row. Zeros, which are unused columns, stay 0.
     """
-    before = tf.pad(positions[:, :-1], [[0, 0], [1, 0]])
-    continues = (positions == before + 1) & (before != 0)
+    previous = tf.pad(positions[:, :-1], [[0, 0], [1, 0]])
+    continues = (positions == previous + 1) & (previous != 0)
     starts = tf.where(continues, tf.int32.min, positions)
     reach = 1
     while reach < positions.shape[1]:

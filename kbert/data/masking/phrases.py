@@ -133,7 +133,7 @@ class Phrases:
         powers = _powers(_BASE, width).view(np.int64)
         inverse = _powers(pow(_BASE, -1, _WORD), width).view(np.int64)
         weighted = (tf.cast(token_ids, tf.int64) + 1) * powers
-        before = tf.pad(tf.cumsum(weighted, 1), [[0, 0], [1, 0]])  # (N, T + 1)
+        prefix_sums = tf.pad(tf.cumsum(weighted, 1), [[0, 0], [1, 0]])  # (N, T + 1)
         # A word ends before each of these positions; the extra one is after the last row.
         stops = tf.reshape(begins | ~in_text, [-1])
         stops = tf.concat([stops, [True]], 0)
@@ -143,22 +143,22 @@ class Phrases:
             size = table.ids.shape[1]
             if size > width:
                 break
-            hashes = (before[:, size:] - before[:, :-size]) * inverse[: width - size + 1]
+            hashes = (prefix_sums[:, size:] - prefix_sums[:, :-size]) * inverse[: width - size + 1]
             high = tf.bitwise.right_shift(
                 tf.bitcast(hashes, tf.uint64), tf.constant(64 - table.bits, tf.uint64)
             )
             passed = tf.where(tf.gather(table.bitmap, tf.cast(high, tf.int32)))  # (M, 2)
-            found = tf.gather_nd(hashes, passed)
-            phrase = tf.searchsorted(table.hashes, found)
+            candidate_hashes = tf.gather_nd(hashes, passed)
+            phrase = tf.searchsorted(table.hashes, candidate_hashes)
             phrase = tf.minimum(phrase, len(table.hashes) - 1)
-            place = tf.cast(passed[:, 0] * width + passed[:, 1], tf.int32)
-            ids = tf.gather(flat_ids, place[:, None] + tf.range(size))
+            position = tf.cast(passed[:, 0] * width + passed[:, 1], tf.int32)
+            ids = tf.gather(flat_ids, position[:, None] + tf.range(size))
             equal = tf.reduce_all(ids == tf.gather(table.ids, phrase), 1)
-            equal &= tf.gather(flat_begins, place) & tf.gather(stops, place + size)
-            place = tf.boolean_mask(place, equal)
+            equal &= tf.gather(flat_begins, position) & tf.gather(stops, position + size)
+            position = tf.boolean_mask(position, equal)
             # Tables are sorted by length: a longer match overwrites a shorter one.
             longest = tf.tensor_scatter_nd_update(
-                longest, place[:, None], tf.fill(tf.shape(place), size)
+                longest, position[:, None], tf.fill(tf.shape(position), size)
             )
         start = tf.cast(tf.where(longest > 0)[:, 0], tf.int32)
         return start, tf.gather(longest, start)

@@ -32,8 +32,8 @@ def choose_tokens(keys: tf.Tensor, units: Units, count: tf.Tensor, columns: int)
 
     def step(number: tf.Tensor, chosen: tf.Tensor) -> tuple[tf.Tensor, ...]:
         lot = lots[number][None]
-        taken = tf.reduce_any(chosen == lot, 0)
-        pick = tf.where(taken, limit[number], lot[0])
+        is_taken = tf.reduce_any(chosen == lot, 0)
+        pick = tf.where(is_taken, limit[number], lot[0])
         return number + 1, tf.where(numbers == number, pick[None], chosen)
 
     _, chosen = tf.while_loop(

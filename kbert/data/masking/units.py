@@ -132,15 +132,15 @@ def choose_words(keys: tf.Tensor, units: Units, count: tf.Tensor, columns: int) 
         return offer + 1, budget - tf.where(fits, need[offer], 0), taken.write(offer, fits)
 
     taken = tf.TensorArray(tf.bool, offers, element_shape=[None])
-    made, budget, taken = tf.while_loop(
+    num_visited, budget, taken = tf.while_loop(
         lambda offer, budget, taken: (offer < offers) & tf.reduce_any(budget > 0),
         step,
         [0, count, taken],
         parallel_iterations=1,
     )
     # Reshaped because a TensorArray without any write has no shape.
-    taken = tf.reshape(taken.gather(tf.range(made)), [-1])
-    chosen = tf.boolean_mask(tf.reshape(unit[:made], [-1]), taken)
+    taken = tf.reshape(taken.gather(tf.range(num_visited)), [-1])
+    chosen = tf.boolean_mask(tf.reshape(unit[:num_visited], [-1]), taken)
     tokens = tf.scatter_nd(chosen[:, None], tf.gather(size, chosen), [tf.size(size)])
     return positions_of(units, tokens[:-1], count - budget, columns)
 
@@ -164,11 +164,11 @@ def positions_of(units: Units, tokens: tf.Tensor, count: tf.Tensor, columns: int
     """
     chosen = tf.where(tokens > 0)[:, 0]
     start, length = tf.gather(units.start, chosen), tf.gather(tokens, chosen)
-    place = tf.repeat(start - tf.cumsum(length, exclusive=True), length)
-    number = tf.range(tf.size(place))
-    place += number
-    row = place // units.width
+    position = tf.repeat(start - tf.cumsum(length, exclusive=True), length)
+    number = tf.range(tf.size(position))
+    position += number
+    row = position // units.width
     slot = number - tf.gather(tf.cumsum(count, exclusive=True), row)
     return tf.scatter_nd(
-        tf.stack([row, slot], 1), place - row * units.width, [tf.size(count), columns]
+        tf.stack([row, slot], 1), position - row * units.width, [tf.size(count), columns]
     )

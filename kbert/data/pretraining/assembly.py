@@ -48,8 +48,8 @@ def place_rows(rows: tf.Tensor, epoch: tf.Tensor, window: tf.Tensor) -> tf.Tenso
     [[3, 1, 0], [3, 1, 1]]
     """
     count = tf.shape(rows)[0]
-    place = [tf.fill([count], tf.cast(n, tf.int32)) for n in (epoch, window)]
-    return tf.concat([rows, tf.stack([*place, tf.range(count)], 1)], 1)
+    columns = [tf.fill([count], tf.cast(n, tf.int32)) for n in (epoch, window)]
+    return tf.concat([rows, tf.stack([*columns, tf.range(count)], 1)], 1)
 
 
 def carry_state(
@@ -168,11 +168,13 @@ def row_examples(rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     spans = _num_spans(rows)
     count = spans // _SPANS
     columns = [tf.reshape(rows[:, :spans], [-1, _SPANS])]
-    columns += [tf.reshape(rows[:, at : at + count], [-1, 1]) for at in (spans, spans + count)]
+    columns += [
+        tf.reshape(rows[:, start : start + count], [-1, 1]) for start in (spans, spans + count)
+    ]
     columns.append(tf.repeat(rows[:, -len(_PLACE) :], count, axis=0))
     examples = tf.concat(columns, 1)
-    place = tf.where(examples[:, 1] > 0)[:, 0]
-    return tf.gather(examples, place), place
+    indices = tf.where(examples[:, 1] > 0)[:, 0]
+    return tf.gather(examples, indices), indices
 
 
 def host_share(rows: tf.Tensor, *, batch_size: int, num_hosts: int, host_index: int) -> tf.Tensor:
@@ -195,8 +197,10 @@ def evenly_spread(numbers: tf.Tensor, share: float) -> tf.Tensor:
     >>> evenly_spread(tf.range(8), 0.25).numpy().astype(int).tolist()
     [0, 0, 0, 1, 0, 0, 0, 1]
     """
-    before, behind = (tf.floor(tf.cast(n, tf.float64) * share) for n in (numbers, numbers + 1))
-    return behind > before
+    count_before, count_behind = (
+        tf.floor(tf.cast(n, tf.float64) * share) for n in (numbers, numbers + 1)
+    )
+    return count_behind > count_before
 
 
 def assemble(
@@ -259,8 +263,8 @@ def assemble(
     if resets_positions:
         # If there are two separators, the second one begins the other text (XLM, RoBERTa).
         begin = tf.where(length_b > 0, before_b - (separators - 1), 0)
-        places = tf.where(column >= begin, column - begin, column)
-        positions["position_ids"] = tf.where(inside, places, 0)
+        position_ids = tf.where(column >= begin, column - begin, column)
+        positions["position_ids"] = tf.where(inside, position_ids, 0)
     return {
         **positions,
         "token_ids": token_ids,

@@ -232,12 +232,12 @@ def _finish(
     inside = column < length
     ids = tf.cast(tf.gather(text, tf.where(inside, start + column, 0)), tf.int32)
     ids = tf.where(inside, ids, end_id)
-    more = {}
+    extra = {}
     if settings.runs:
         is_first = positions[:, 2] == settings.batch_size  # first batch of its window
-        more["begins"] = tf.cast(is_first, tf.int32)
+        extra["begins"] = tf.cast(is_first, tf.int32)
     return {
-        **more,
+        **extra,
         "token_ids": ids[:, :-1],
         "targets": ids[:, 1:],
         "weights": tf.cast(inside[:, 1:], tf.float32),

@@ -140,12 +140,17 @@ def _packed(
         f"a sequence of {count} example{'s' * (count != 1)}, {np.sum(ids > 0)} of {len(ids)} tokens"
     )
     for number in range(1, count + 1):
-        mine = ids == number
+        in_example = ids == number
         begin = row["cls_positions"][number - 1]
         drawn = row["mask_positions"]
-        predicted = (row["mask_weights"] > 0) & (drawn >= begin) & (drawn < begin + np.sum(mine))
-        example = {"token_ids": row["token_ids"][mine], "padding_mask": mine[mine]}
-        example |= {name: row[name][mine] for name in ("causal_mask",) if name in row}
+        predicted = (
+            (row["mask_weights"] > 0) & (drawn >= begin) & (drawn < begin + np.sum(in_example))
+        )
+        example = {
+            "token_ids": row["token_ids"][in_example],
+            "padding_mask": in_example[in_example],
+        }
+        example |= {name: row[name][in_example] for name in ("causal_mask",) if name in row}
         for name in (name for name in row if name.startswith(("mask_", "span_"))):
             shift = 0 if name in ("mask_ids", "mask_weights") else begin
             example[name] = row[name][predicted] - shift
@@ -186,11 +191,11 @@ def _marked(row: dict[str, np.ndarray], tokenizer: Tokenizer) -> tuple[list[str]
     )
     targets = row["mask_ids"][used][first]
     for position, target, drawn in zip(positions, targets, times, strict=True):
-        seen, wanted = words[position], tokenizer.id_to_token(target)
+        input_token, target_token = words[position], tokenizer.id_to_token(target)
         if ids[position] == target:
-            words[position], kinds[position] = f"{{{wanted}}}", "kept"
+            words[position], kinds[position] = f"{{{target_token}}}", "kept"
         else:
-            words[position] = f"{{{wanted} -> {seen}}}"
+            words[position] = f"{{{target_token} -> {input_token}}}"
             kinds[position] = "masked" if ids[position] == tokenizer.mask_id else "random"
         if drawn > 1:
             words[position] += f"x{drawn}"

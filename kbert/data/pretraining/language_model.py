@@ -165,12 +165,12 @@ def batches(
     windows = reader.windows_from(epoch, window, settings.epochs)
     windows = windows.map(stage(_steps, tokenizer, reader.token_dtype))
     # The next window is read while the batches of this one are made.
-    places = windows.prefetch(1).flat_map(stage(_places, settings, start))
-    made = places.map(
+    plans = windows.prefetch(1).flat_map(stage(_places, settings, start))
+    features = plans.map(
         stage(_finish, settings, characters, tokenizer.unk_id),
         num_parallel_calls=settings.threads or tf.data.AUTOTUNE,
     )
-    return made.prefetch(tf.data.AUTOTUNE).with_options(exact_options(settings.threads))
+    return features.prefetch(tf.data.AUTOTUNE).with_options(exact_options(settings.threads))
 
 
 def character_table(vocabulary: Sequence[str], max_characters: int) -> tf.Tensor:
@@ -203,9 +203,9 @@ def _steps(
     """
     blocks = records.parse_blocks(serialized, token_dtype)
     tokens, bounds = blocks["tokens"], sentence_bounds(blocks["sentences"])
-    before = insert_token(tokens, bounds[:-1], tokenizer.cls_id)
-    behind = insert_token(tokens, bounds[1:], tokenizer.sep_id)
-    return epoch, window, before, behind
+    ids_before = insert_token(tokens, bounds[:-1], tokenizer.cls_id)
+    ids_behind = insert_token(tokens, bounds[1:], tokenizer.sep_id)
+    return epoch, window, ids_before, ids_behind
 
 
 def _places(
@@ -225,8 +225,8 @@ def _places(
     longest = -(-tf.size(before, tf.int64) // settings.batch_size)
     is_first = (epoch == start[0]) & (window == start[1])
     at = tf.where(is_first, tf.cast(start[2], tf.int64), 0)
-    places = tf.data.Dataset.range(at, longest, settings.sequence_length)
-    return places.map(lambda at: (epoch, window, at, before, behind))
+    batch_starts = tf.data.Dataset.range(at, longest, settings.sequence_length)
+    return batch_starts.map(lambda at: (epoch, window, at, before, behind))
 
 
 def _finish(

@@ -73,8 +73,10 @@ def pack_examples(
 
     first = _GROUP * tf.range(groups)[:, None]
     number, rows = (tf.reshape(first + x, [-1]) for x in (order, rows))
-    real = tf.where(number < count)[:, 0]  # without the padding of the last group
-    number, rows, slots = (tf.gather(x, real) for x in (number, rows, tf.reshape(slots, [-1])))
+    real_indices = tf.where(number < count)[:, 0]  # without the padding of the last group
+    number, rows, slots = (
+        tf.gather(x, real_indices) for x in (number, rows, tf.reshape(slots, [-1]))
+    )
     _, rows = tf.unique(rows)
     total = tf.reduce_max(tf.concat([rows + 1, [0]], 0))
     columns = len(EXAMPLE_COLUMNS)
@@ -112,8 +114,8 @@ def _best_fit(
         row = tf.argmin(tf.where(fits, free, max_tokens + 1), 1, tf.int32)
         rows, slots = chosen
         chosen = rows.write(number, row), slots.write(number, tf.gather(used, row, batch_dims=1))
-        here = tf.one_hot(row, _GROUP, dtype=tf.int32)
-        return number + 1, free - here * length, left - here * predicted, used + here, *chosen
+        in_row = tf.one_hot(row, _GROUP, dtype=tf.int32)
+        return number + 1, free - in_row * length, left - in_row * predicted, used + in_row, *chosen
 
     arrays = [tf.TensorArray(tf.int32, _GROUP) for _ in range(2)]
     limits = [tf.fill(shape, n) for n in (max_tokens, max_predictions, 0)]
@@ -182,10 +184,12 @@ def pack_features(
     tokens = tf.where(mask > 0)
     example = tokens[:, 0]
     of_tokens = [name for name in _OF_TOKENS if name in features]
-    places = {} if "position_ids" in features else {"position_ids": tf.cast(tokens[:, 1], tf.int32)}
+    default_positions = (
+        {} if "position_ids" in features else {"position_ids": tf.cast(tokens[:, 1], tf.int32)}
+    )
     for name, values in (
         *((name, tf.gather_nd(features.pop(name), tokens)) for name in of_tokens),
-        *places.items(),
+        *default_positions.items(),
         ("example_ids", tf.gather(slot + 1, example)),
     ):
         fill = pad_id if name == "token_ids" else 0

@@ -80,19 +80,19 @@ def plan_pairs(
         return tf.stack(row, 1), tf.where(kind == _RANDOM, split, stop)
 
     rows = walk(start, end, cut, width=6)  # (N, 6)
-    at, split, stop, target, kind, own = tf.unstack(rows, axis=1)
+    at, split, stop, target, kind, document = tf.unstack(rows, axis=1)
     row_key = fold(text_key, tf.range(tf.size(at)))
     bits = draws(row_key, 2)
     start_a, split_token = tf.gather(bounds, at), tf.gather(bounds, split)
     length_a = split_token - start_a
 
     # A random other document, a random sentence of it, and as many sentences as reach the target.
-    other = below(bits[0], tf.size(documents) - 1)
-    other += tf.cast(other >= own, tf.int32)
-    away = tf.gather(firsts, other) + below(bits[1], tf.gather(documents, other))
+    other_document = below(bits[0], tf.size(documents) - 1)
+    other_document += tf.cast(other_document >= document, tf.int32)
+    away = tf.gather(firsts, other_document) + below(bits[1], tf.gather(documents, other_document))
     away_token = tf.gather(bounds, away)
     away_stop = tf.searchsorted(bounds, away_token + tf.maximum(target - length_a, 1))
-    away_stop = tf.minimum(away_stop, tf.gather(ends, other))
+    away_stop = tf.minimum(away_stop, tf.gather(ends, other_document))
 
     start_b = tf.where(kind == _RANDOM, away_token, split_token)
     stop_b = tf.where(kind == _RANDOM, tf.gather(bounds, away_stop), tf.gather(bounds, stop))

@@ -123,18 +123,24 @@ def plan_aligned(
     firsts = ends - documents
     second = tf.gather(bounds, firsts + 1)  # where the second sentence begins, (D,)
     is_pair = (documents == 2) & (tf.gather(tokens, second - 1) == tf.cast(sep_id, tokens.dtype))
-    alone = ~is_pair
+    is_single = ~is_pair
     spans = _single_spans(
-        *(bounds, tf.boolean_mask(firsts, alone), tf.boolean_mask(ends, alone)),
+        *(bounds, tf.boolean_mask(firsts, is_single), tf.boolean_mask(ends, is_single)),
         *(key, max_tokens, short_share),
     )
     start, second, end = (
-        tf.boolean_mask(at, is_pair)
-        for at in (tf.gather(bounds, firsts), second, tf.gather(bounds, ends))
+        tf.boolean_mask(bound, is_pair)
+        for bound in (tf.gather(bounds, firsts), second, tf.gather(bounds, ends))
     )
-    length, other = second - 1 - start, end - second
-    kept = tf.minimum(length, tf.maximum(max_tokens // 2, max_tokens - other))
-    pairs = [start, kept, second, tf.minimum(other, max_tokens - kept), tf.zeros_like(start)]
+    length, other_length = second - 1 - start, end - second
+    kept_length = tf.minimum(length, tf.maximum(max_tokens // 2, max_tokens - other_length))
+    pairs = [
+        start,
+        kept_length,
+        second,
+        tf.minimum(other_length, max_tokens - kept_length),
+        tf.zeros_like(start),
+    ]
     rows = tf.concat([tf.pad(spans, [[0, 0], [0, 3]]), tf.stack(pairs, 1)], 0)
     return shuffled(rows, fold(key, 2))
 
@@ -296,10 +302,10 @@ def insert_token(tokens: tf.Tensor, before: tf.Tensor, token_id: int) -> tf.Tens
         >>> insert_token(tf.constant([7, 8, 9]), tf.constant([0, 2, 3]), 1).numpy().tolist()
         [1, 7, 8, 1, 9, 1]
     """
-    place = before + tf.range(tf.size(before))
+    positions = before + tf.range(tf.size(before))
     total = tf.size(tokens) + tf.size(before)
     is_text = tf.tensor_scatter_nd_update(
-        tf.ones([total], tf.int32), place[:, None], tf.zeros_like(place)
+        tf.ones([total], tf.int32), positions[:, None], tf.zeros_like(positions)
     )
     source = tf.where(is_text > 0, tf.cumsum(is_text) - 1, tf.size(tokens))
     return tf.gather(tf.concat([tokens, tf.cast([token_id], tokens.dtype)], 0), source)

@@ -64,11 +64,11 @@ class StreamSettings(Options):
         in the message.
         """
         if aligned != self.reads_aligned:
-            what = "texts with their translations" if aligned else "no texts with translations"
+            content = "texts with their translations" if aligned else "no texts with translations"
             raise ValueError(
                 'segments="aligned" is required for a corpus or mixture with translations, as '
                 "kbert-prepare-corpus --target writes it, and is supported for no other. "
-                f"Received: {what} in {where}, segments={getattr(self, 'segments', None)!r}"
+                f"Received: {content} in {where}, segments={getattr(self, 'segments', None)!r}"
             )
 
     def check_documents(self, documents: int, where: str) -> None:
@@ -192,8 +192,8 @@ class Settings(StreamSettings, MaskingSettings):
              'masking="phrase" requires `phrases`, and no other masking uses them',
              "masking", "phrases")  # fmt: skip
         if self.segments is None:
-            alone = self.next_sentence is False or self.masking_scheme.permutes
-            self._set("segments", "single" if alone else "pairs")
+            is_single = self.next_sentence is False or self.masking_scheme.permutes
+            self._set("segments", "single" if is_single else "pairs")
         rule(self.next_sentence in (None, self.segments == "pairs"),
              '`next_sentence` must be True with segments="pairs" and False with any other: leave '
              "out `next_sentence` or `segments`", "next_sentence", "segments")  # fmt: skip
@@ -232,11 +232,11 @@ class Settings(StreamSettings, MaskingSettings):
             self._set("short_sequence_share", self.segment_scheme.short_share)
 
     def check_documents(self, documents: int, where: str) -> None:
-        needed = self.segment_scheme.documents
-        if documents < needed:
+        required = self.segment_scheme.documents
+        if documents < required:
             raise ValueError(
-                f"{where} has too few documents: segments={self.segments!r} requires {needed}, as "
-                "the second segment may come from another document. Separate documents by blank "
+                f"{where} has too few documents: segments={self.segments!r} requires {required}, "
+                "as the second segment may come from another document. Separate documents by blank "
                 'lines, or use segments="single" (next_sentence=False), which requires one. '
                 f"Received: {documents} document(s)"
             )

@@ -276,8 +276,8 @@ def _share_of(settings: Settings, number: tf.Tensor) -> tf.Tensor:
     The share changes linearly over the first `share_steps` batches, and is constant after them.
     """
     begin, end = settings.masked_share, cast(float, settings.final_masked_share)
-    done = tf.minimum(number, cast(int, settings.share_steps)) / settings.share_steps
-    return begin + (end - begin) * done
+    progress = tf.minimum(number, cast(int, settings.share_steps)) / settings.share_steps
+    return begin + (end - begin) * progress
 
 
 def _finish(
@@ -304,12 +304,12 @@ def _finish(
             is_first = positions[:, 2] == settings.batch_size  # first batch of its window
             features["begins"] = tf.cast(is_first, tf.int32)
         return features | {"position": positions}
-    examples, place = assembly.row_examples(rows)
+    examples, indices = assembly.row_examples(rows)
     if settings.final_masked_share is not None:
-        share = tf.gather(share, place // settings.max_examples)
+        share = tf.gather(share, indices // settings.max_examples)
     features = packing.pack_features(
         _examples(settings, tokenizer, phrases, tokens, examples, share),
-        place,
+        indices,
         tf.shape(rows)[0],
         max_examples=settings.max_examples,
         pad_id=tokenizer.pad_id,

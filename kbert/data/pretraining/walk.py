@@ -116,10 +116,10 @@ def walk(start: tf.Tensor, end: tf.Tensor, cut: Callable, width: int) -> tf.Tens
     """
 
     def body(round_: tf.Tensor, walker: tf.Tensor, at: tf.Tensor, rows: tf.Tensor) -> Any:
-        row, after = cut(walker, at, round_)
-        alive = tf.where(after < tf.gather(end, walker))[:, 0]
-        walker, after = tf.gather(walker, alive), tf.gather(after, alive)
-        return round_ + 1, walker, after, rows.write(round_ + 1, row)
+        row, next_at = cut(walker, at, round_)
+        alive = tf.where(next_at < tf.gather(end, walker))[:, 0]
+        walker, next_at = tf.gather(walker, alive), tf.gather(next_at, alive)
+        return round_ + 1, walker, next_at, rows.write(round_ + 1, row)
 
     rows = tf.TensorArray(
         tf.int32, 1, dynamic_size=True, element_shape=[None, width], infer_shape=False

@@ -71,9 +71,9 @@ def _table(path: str, found: list[Located]) -> Table:
         "context": [row[0] for row in rows],
         "choices": [row[1] for row in rows],
     }
-    for name, at in (("label", 2), ("id", 3)):
-        if any(row[at] is not None for row in rows):  # Table raises if only some are missing
-            columns[name] = [row[at] for row in rows]
+    for name, index in (("label", 2), ("id", 3)):
+        if any(row[index] is not None for row in rows):  # Table raises if only some are missing
+            columns[name] = [row[index] for row in rows]
     lines = [line for _, line, _ in found if line is not None]
     return Table(columns, source=path, lines=None if len(lines) < len(found) else lines)
 
@@ -86,10 +86,10 @@ def _records(path: str, columns: list[str]) -> Iterator[tuple[int, dict[str, str
     if path.removesuffix(".gz").endswith(".csv"):
         rows = DataFile(path).rows(",", quoted=True)
         _, names = next(rows, (1, []))
-        found = [(line, dict(zip(names, fields, strict=True))) for line, fields in rows]
+        records = [(line, dict(zip(names, fields, strict=True))) for line, fields in rows]
     else:
-        found = json_lines(path)
-    for line, record in found:
+        records = json_lines(path)
+    for line, record in records:
         missing = [name for name in columns if not isinstance(record.get(name), str)]
         if missing:
             raise ValueError(
@@ -128,10 +128,10 @@ def _race(path: str) -> Iterator[Located]:
             article = parse_json(read_text(path))
         except ValueError as error:
             raise ValueError(f"{path} is not an article of RACE: {error}") from None
-        found = [(None, article)]
+        records = [(None, article)]
     else:
-        found = json_lines(path)
-    for line, record in found:
+        records = json_lines(path)
+    for line, record in records:
         where = path if line is None else f"{path}, line {line}"
         for row in _article(where, record):
             yield path, line, row
@@ -175,7 +175,7 @@ def _article(where: str, record: object) -> Iterator[Row]:
         ]
         label = None
         if answers is not None:
-            letters = [chr(ord("A") + at) for at in range(len(texts))]
+            letters = [chr(ord("A") + index) for index in range(len(texts))]
             if answers[number] not in letters:
                 raise ValueError(
                     f"{where}: the answer of question {number} must be one of {letters}. "

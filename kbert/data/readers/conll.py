@@ -97,8 +97,8 @@ def _read(
     sentences = list(_sentences(path))
     width = next((len(fields) for words, _ in sentences for _, fields in words), 0)
     if names is None:
-        plus = [_PLUS.match(comment) for _, comments in sentences for comment in comments]
-        names = next((match[1].split() for match in plus if match), ())
+        matches = [_PLUS.match(comment) for _, comments in sentences for comment in comments]
+        names = next((match[1].split() for match in matches if match), ())
     word_at = _position(path, word_column, names, width)
     tag_at = _position(path, column, names, width)
     return _table(path, [words for words, _ in sentences], word_at, tag_at)
@@ -114,15 +114,15 @@ def _read_universal(path: str, column: int | str) -> Table:
                     f"{path}, line {line}: an id must have the form 1, 1-2 or 1.1. Received: "
                     f"{fields[0]!r}"
                 )
-        kept = [(line, fields) for line, fields in words if fields[0].isdigit()]
-        if not kept:
+        sentence = [(line, fields) for line, fields in words if fields[0].isdigit()]
+        if not sentence:
             raise ValueError(f"{path}, line {words[0][0]}: a sentence must have words")
-        for line, fields in kept:
+        for line, fields in sentence:
             if fields[tag_at] == "_" and CONLLU[tag_at] not in ("feats", "deps", "misc", "lemma"):
                 raise ValueError(f"{path}, line {line}: the word has no {CONLLU[tag_at]} (it is _)")
-        sentences.append(kept)
-        found = [re.match(r"#\s*sent_id\s*=\s*(.+)", comment) for comment in comments]
-        identifiers += [match[1] for match in found if match][:1]
+        sentences.append(sentence)
+        matches = [re.match(r"#\s*sent_id\s*=\s*(.+)", comment) for comment in comments]
+        identifiers += [match[1] for match in matches if match][:1]
     table = _table(path, sentences, 1, tag_at)
     return table if len(identifiers) < len(table) else table.with_column("id", identifiers)
 
@@ -149,14 +149,14 @@ def _sentences(path: str, width: int = 0) -> Iterator[tuple[list[Word], list[str
     width = width or len(_split(first, tabs))
     # (column, field) of all columns after the first, in lines that cannot be comments.
     certain = [_split(line, tabs) for _, line in lines if not _COMMENT.match(line)]
-    seen = {(at, x) for fields in certain for at, x in enumerate(fields) if at}
+    data_fields = {(column, x) for fields in certain for column, x in enumerate(fields) if column}
 
     def is_comment(line: str, fields: list[str], above: bool) -> bool:
         if tabs:
             return not line.startswith("#\t") or len(fields) != width
         if len(fields) != width or "\t" in line or (width > 2 and fields[2] == "="):
             return True
-        return above and width > 2 and not seen.intersection(enumerate(fields))
+        return above and width > 2 and not data_fields.intersection(enumerate(fields))
 
     words: list[tuple[int, list[str]]] = []
     comments: list[str] = []

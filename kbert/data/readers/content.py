@@ -155,9 +155,9 @@ def warn_of(path: str, what: str, rows: Sequence[object]) -> None:
     `what` follows the number of rows in the message. Without rows nothing is logged.
     """
     if rows:
-        more = ", …" if len(rows) > 10 else ""
+        suffix = ", …" if len(rows) > 10 else ""
         logging.warning(
-            "%s: %d %s %s%s", path, len(rows), what, ", ".join(map(str, rows[:10])), more
+            "%s: %d %s %s%s", path, len(rows), what, ", ".join(map(str, rows[:10])), suffix
         )
 
 

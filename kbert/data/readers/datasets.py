@@ -23,19 +23,21 @@ def read_split(
     """
     builder, split = tfds.open_split(path.removeprefix("tfds:"))
     features = builder.info.features
-    wanted = columns or {
+    chosen_columns = columns or {
         name: name for name, feature in features.items() if not hasattr(feature, "items")
     }
-    wanted = {ours: key for ours, key in wanted.items() if ours not in optional or key in features}
-    unknown = sorted(set(wanted.values()) - set(features), key=str)
+    chosen_columns = {
+        ours: key for ours, key in chosen_columns.items() if ours not in optional or key in features
+    }
+    unknown = sorted(set(chosen_columns.values()) - set(features), key=str)
     if unknown:
         raise ValueError(f"{path} has the features {sorted(features)}. Received: {unknown}")
     dataset = tfds.read_split(builder, split).map(
-        lambda example: {name: example[key] for name, key in wanted.items()}
+        lambda example: {name: example[key] for name, key in chosen_columns.items()}
     )
     rows = list(dataset.as_numpy_iterator())
     values = {}
-    for name, key in wanted.items():
+    for name, key in chosen_columns.items():
         column = [row[name] for row in rows]
         feature = features[key]
         to_name = getattr(getattr(feature, "feature", feature), "int2str", None)

@@ -61,8 +61,8 @@ def _plain(lines: Iterable[str], source: str, delimiter: str) -> Iterator[tuple[
 def _quoted(lines: Iterable[str], source: str, delimiter: str) -> Iterator[tuple[int, list[str]]]:
     # Not the csv module: it limits the size of fields for the whole process, and for a quote that
     # never closes it reports the line at the end of the file.
-    between = re.escape(delimiter)
-    plain, end = re.compile(rf"[^{between}\n]*"), re.compile(rf"{between}|\r?\n|\r?\Z")
+    separator = re.escape(delimiter)
+    plain, end = re.compile(rf"[^{separator}\n]*"), re.compile(rf"{separator}|\r?\n|\r?\Z")
     parts: list[str] | None = None  # the parts of a quoted field that is still open
     for number, line in enumerate(lines, 1):
         position = 0

@@ -54,14 +54,14 @@ def read_glue(
     numbered = [(line, text.split("\t")) for line, text in DataFile(path).lines() if text]
     if not numbered:
         raise ValueError(f"{path} holds no rows")
-    places, has_header = _places(described, path, numbered[0][1])
+    positions, has_header = _places(described, path, numbered[0][1])
     width = len(numbered[0][1])
-    columns: dict[str, list] = {name: [] for name in places}
+    columns: dict[str, list] = {name: [] for name in positions}
     lines = []
     malformed, without_gold = [], 0
     for line, fields in numbered[has_header:]:
         try:
-            row = _row(described, fields, places, width)
+            row = _row(described, fields, positions, width)
         except ValueError as error:
             if on_error == "raise":
                 raise ValueError(f"{path}, line {line}: {error}") from None
@@ -110,17 +110,19 @@ def _places(task: GlueTask, path: str, first: list[str]) -> tuple[dict[str, int]
     """
     header = [name.lower() for name in first]
     columns = ("first", "second") if task.is_pair else ("text",)
-    known = (tuple(map(str.lower, task.texts)), *(_PAIRS if task.is_pair else ()))
-    for texts in known:
+    text_headers = (tuple(map(str.lower, task.texts)), *(_PAIRS if task.is_pair else ()))
+    for texts in text_headers:
         if set(texts) <= set(header):
-            places = {name: header.index(text) for name, text in zip(columns, texts, strict=True)}
+            positions = {
+                name: header.index(text) for name, text in zip(columns, texts, strict=True)
+            }
             for name in ("index", "id"):
                 if name in header:
-                    places = {"id": header.index(name), **places}
+                    positions = {"id": header.index(name), **positions}
             for label in (task.label_header.lower(), "label"):
-                if label in header and "label" not in places:
-                    places["label"] = header.index(label)
-            return places, True
+                if label in header and "label" not in positions:
+                    positions["label"] = header.index(label)
+            return positions, True
     if not task.is_pair and len(first) in _HEADERLESS:
         text, label = _HEADERLESS[len(first)]
         if first[label] in task.values.values():
@@ -136,14 +138,14 @@ def _row(
 ) -> dict[str, str | float]:
     # SNLI's train.tsv has the labels of five annotators in some rows, but of one in the other rows
     # and in the header. The gold label is always the last column.
-    more = task.name == "SNLI" and len(fields) == width + 4
-    if len(fields) != width and not more:
+    has_extra_labels = task.name == "SNLI" and len(fields) == width + 4
+    if len(fields) != width and not has_extra_labels:
         raise ValueError(
             f"the row has {len(fields)} columns, the first row has {width}. "
             f"Received: {fields!s:.80}"
         )
-    row: dict[str, str | float] = {name: fields[place] for name, place in places.items()}
-    if more:
+    row: dict[str, str | float] = {name: fields[position] for name, position in places.items()}
+    if has_extra_labels:
         row["label"] = fields[-1]
     if "label" in row and row["label"] != "-":
         row["label"] = _label(task, str(row["label"]))
@@ -156,8 +158,8 @@ def _label(task: GlueTask, value: str) -> str | float:
             return float(value)
         except ValueError:
             raise ValueError(f"the score must be a number. Received: {value!r:.80}") from None
-    for name, written in task.values.items():
-        if value in (written, name):
+    for name, file_value in task.values.items():
+        if value in (file_value, name):
             return name
     raise ValueError(
         f"the label must be one of {list(task.values.values())}. Received: {value!r:.80}"

@@ -34,9 +34,9 @@ def glue_scores(task: GlueTask, labels: Sequence, answers: Sequence) -> dict[str
         >>> glue_scores(glue_task("STS-B"), [0.0, 2.5, 5.0], [1.0, 2.0, 400.0])["spearman"]
         1.0
     """
-    found = {}
+    scores = {}
     for name in task.metrics:
         # GLUE's F1 is that of the second label: paraphrases or duplicates.
         extra = {"positive": task.labels[1]} if name == "f1" else {}
-        found[name] = getattr(metrics, name)(labels, answers, **extra)
-    return found
+        scores[name] = getattr(metrics, name)(labels, answers, **extra)
+    return scores

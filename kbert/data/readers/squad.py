@@ -47,14 +47,14 @@ def read_squad(path: PathLike, *, on_error: str = "raise") -> Table:
     if on_error not in ("raise", "count"):
         raise ValueError(f"on_error must be 'raise' or 'count'. Received: {on_error!r}")
     table = read_files(os.fspath(path), lambda file: _read(file, on_error))
-    seen: dict[str, int] = {}
+    row_of: dict[str, int] = {}
     for row, identifier in enumerate(table["id"]):
-        if identifier in seen:
+        if identifier in row_of:
             raise ValueError(
                 f"Question ids must be unique. Received: {identifier!r} in "
-                f"{table.place(seen[identifier])} and {table.place(row)}"
+                f"{table.place(row_of[identifier])} and {table.place(row)}"
             )
-        seen[identifier] = row
+        row_of[identifier] = row
     return table
 
 
@@ -83,12 +83,12 @@ def _read(path: str, on_error: str) -> Table:
         answers = _answers(where, question)
         starts = []
         for text, start in answers:
-            found = _nearest(context, text, start)
-            if found is None:
+            position = _nearest(context, text, start)
+            if position is None:
                 break
-            if found != start:
+            if position != start:
                 moved.append(question["id"])
-            starts.append(found)
+            starts.append(position)
         if len(starts) < len(answers):
             text = answers[len(starts)][0]
             if on_error == "raise":
@@ -139,8 +139,8 @@ def _questions(path: str, content: object) -> Iterator[tuple[str, dict]]:
 
 def _list(path: str, value: object, key: str) -> list:
     if not isinstance(value, dict) or not isinstance(value.get(key), list):
-        found = sorted(value) if isinstance(value, dict) else type(value).__name__
-        raise ValueError(f"{path}: SQuAD requires a list {key!r} here. Received: {found}")
+        received = sorted(value) if isinstance(value, dict) else type(value).__name__
+        raise ValueError(f"{path}: SQuAD requires a list {key!r} here. Received: {received}")
     return value[key]
 
 
@@ -196,8 +196,8 @@ def _nearest(context: str, text: str, start: int) -> int | None:
     """
     if start >= 0 and context.startswith(text, start):
         return start
-    after = context.find(text, max(start, 0))
+    next_start = context.find(text, max(start, 0))
     # The last occurrence that begins before `start`.
-    before = context.rfind(text, 0, max(start, 0) + len(text) - 1)
-    found = [place for place in (before, after) if place >= 0]
-    return min(found, key=lambda place: abs(place - start)) if found else None
+    previous_start = context.rfind(text, 0, max(start, 0) + len(text) - 1)
+    starts = [position for position in (previous_start, next_start) if position >= 0]
+    return min(starts, key=lambda position: abs(position - start)) if starts else None

@@ -135,8 +135,8 @@ def _parts_of_file(
         yield from map(_strip_labels, _read_json_lines(path, size, columns, optional))
     elif kind in ("csv", "tsv"):
         quotes = kind == "csv" if quoted is None else quoted
-        between = delimiter or {"csv": ",", "tsv": "\t"}[kind]
-        for table in _read_delimited(path, size, columns, optional, header, between, quotes):
+        separator = delimiter or {"csv": ",", "tsv": "\t"}[kind]
+        for table in _read_delimited(path, size, columns, optional, header, separator, quotes):
             yield _convert_labels(table, numeric_labels, label_separator)
     else:
         raise ValueError(
@@ -166,15 +166,17 @@ def _there(
 def _read_lines(
     path: str, size: int | None, columns: Mapping[str, str | int] | None
 ) -> Iterator[Table]:
-    wanted = columns or {"text": "text"}
-    if unknown := {name: there for name, there in wanted.items() if there not in ("text", 0)}:
+    chosen_columns = columns or {"text": "text"}
+    if unknown := {
+        name: column for name, column in chosen_columns.items() if column not in ("text", 0)
+    }:
         raise ValueError(
             f"{path} has one column, a text per line: name it 'text', or 0 by its position. "
             f"Received: columns={unknown}"
         )
     for lines in _chunks(DataFile(path).lines(), size):
         yield Table(
-            {name: [text for _, text in lines] for name in wanted},
+            {name: [text for _, text in lines] for name in chosen_columns},
             source=path,
             lines=[number for number, _ in lines],
         )
@@ -204,14 +206,14 @@ def _read_delimited(
         )
     columns = _there(columns, names, optional)
     positions = {
-        name: _position(path, there, names, width)
-        for name, there in (columns or {name: name for name in names}).items()
+        name: _position(path, column, names, width)
+        for name, column in (columns or {name: name for name in names}).items()
     }
-    for found in _chunks(rows, size, [first]):
+    for chunk in _chunks(rows, size, [first]):
         yield Table(
-            {name: [fields[at] for _, fields in found] for name, at in positions.items()},
+            {name: [fields[index] for _, fields in chunk] for name, index in positions.items()},
             source=path,
-            lines=[line for line, _ in found],
+            lines=[line for line, _ in chunk],
         )
 
 
@@ -281,10 +283,10 @@ def json_lines(path: str) -> list[tuple[int, dict]]:
     Raises:
         ValueError: a line is not a JSON object, or the file has no objects.
     """
-    found = list(DataFile(path).objects())
-    if not found:
+    objects = list(DataFile(path).objects())
+    if not objects:
         raise ValueError(f"{path} holds no rows")
-    return found
+    return objects
 
 
 def _read_json_lines(
@@ -293,27 +295,28 @@ def _read_json_lines(
     columns: Mapping[str, str | int] | None,
     optional: Collection[str],
 ) -> Iterator[Table]:
-    wanted: Mapping[Any, Any] | None = None
-    for found in _chunks(DataFile(path).objects(), size):
-        if wanted is None:  # the first object determines the columns
-            first = found[0][1]
-            wanted = _there(columns, [*first], optional) or {name: name for name in first}
-        if not wanted:
+    chosen_columns: Mapping[Any, Any] | None = None
+    for chunk in _chunks(DataFile(path).objects(), size):
+        if chosen_columns is None:  # the first object determines the columns
+            first = chunk[0][1]
+            chosen_columns = _there(columns, [*first], optional) or {name: name for name in first}
+        if not chosen_columns:
             raise ValueError(
-                f"{path}, line {found[0][0]}: the first object must name the columns. Received: "
+                f"{path}, line {chunk[0][0]}: the first object must name the columns. Received: "
                 "an empty object"
             )
-        for line, record in found:
-            missing = sorted(set(wanted.values()) - set(record), key=str)
+        for line, record in chunk:
+            missing = sorted(set(chosen_columns.values()) - set(record), key=str)
             if missing:
                 raise ValueError(
                     f"{path}, line {line}: the object must have the keys "
-                    f"{[*map(str, wanted.values())]}. Received: {[*record]}, without {missing}"
+                    f"{[*map(str, chosen_columns.values())]}. Received: {[*record]}, "
+                    f"without {missing}"
                 )
         yield Table(
-            {name: [record[key] for _, record in found] for name, key in wanted.items()},
+            {name: [record[key] for _, record in chunk] for name, key in chosen_columns.items()},
             source=path,
-            lines=[line for line, _ in found],
+            lines=[line for line, _ in chunk],
         )
-    if wanted is None:
+    if chosen_columns is None:
         raise ValueError(f"{path} holds no rows")

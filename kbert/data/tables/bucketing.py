@@ -118,8 +118,8 @@ def bucketed_batches(
         def read(window: tf.Tensor) -> tf.data.Dataset:
             first = window * (window_steps * batch_size)
             stop = tf.minimum(first + window_steps * batch_size, len(rows))
-            found = rows.window(order, first, stop)
-            return found.map(lambda *content: (epoch, window, *content))
+            contents = rows.window(order, first, stop)
+            return contents.map(lambda *content: (epoch, window, *content))
 
         begin = tf.where(epoch == first_epoch, tf.constant(first_window, tf.int64), 0)
         return tf.data.Dataset.range(begin, windows).flat_map(read)
@@ -135,17 +135,21 @@ def bucketed_batches(
         buckets = -(-lengths // BUCKET) if by_length else tf.zeros_like(lengths)
         keys = Keys(buckets, order_seed)
         order, weights = _plan(keys, batch_size, epoch, numbers)
-        places, position = keys.batches(steps, epoch, window * window_steps, tf.shape(order)[0])
-        order, weights = tf.gather(order, places), tf.gather(weights, places)
+        batch_order, position = keys.batches(
+            steps, epoch, window * window_steps, tf.shape(order)[0]
+        )
+        order, weights = tf.gather(order, batch_order), tf.gather(weights, batch_order)
 
         @tf.autograph.experimental.do_not_convert
         def make(index: tf.Tensor, weights: tf.Tensor, position: tf.Tensor) -> dict[str, tf.Tensor]:
             batch = dict(assemble(gather(columns, index)))
             for feature in batch.values():
                 feature.set_shape([batch_size, *feature.shape[1:]])
-            own = batch.get("label_weights", tf.ones_like(weights))
-            rest = [1] * (own.shape.rank - 1)
-            batch["label_weights"] = tf.cast(own, tf.float32) * tf.reshape(weights, [-1, *rest])
+            label_weights = batch.get("label_weights", tf.ones_like(weights))
+            trailing_ones = [1] * (label_weights.shape.rank - 1)
+            batch["label_weights"] = tf.cast(label_weights, tf.float32) * tf.reshape(
+                weights, [-1, *trailing_ones]
+            )
             batch["rows"] = tf.cast(tf.gather(numbers, index), tf.int32)
             batch["position"] = tf.tile(position[None], [batch_size, 1])
             return {name: feature[own_rows] for name, feature in batch.items()}
@@ -155,13 +159,13 @@ def bucketed_batches(
         plan = plan.skip(tf.where(is_first, tf.constant(first_step, tf.int64), 0))
         return plan.map(make, num_parallel_calls=tf.data.AUTOTUNE)
 
-    last = tf.int64.max if epochs is None else epochs
+    end_epoch = tf.int64.max if epochs is None else epochs
     # The next window is read while batches of this one are made.
-    dataset = tf.data.Dataset.range(first_epoch, last).flat_map(read_windows).prefetch(1)
+    dataset = tf.data.Dataset.range(first_epoch, end_epoch).flat_map(read_windows).prefetch(1)
     dataset = dataset.flat_map(window_batches).prefetch(tf.data.AUTOTUNE)
     if epochs is not None:
-        left = max(0, (epochs - first_epoch) * steps - first_batch)
-        dataset = dataset.apply(tf.data.experimental.assert_cardinality(left))
+        remaining_batches = max(0, (epochs - first_epoch) * steps - first_batch)
+        dataset = dataset.apply(tf.data.experimental.assert_cardinality(remaining_batches))
     return dataset.with_options(exact_options())
 
 
@@ -217,9 +221,11 @@ class ArrayBatches:
         copies = -len(order) % self.batch_size
         order = np.concatenate([np.repeat(order[:1], copies), order])
         weights = (np.arange(len(order)) >= copies).astype(np.float32)
-        places = np.argsort(self._draws(epoch, 1, len(order) // self.batch_size), kind="stable")
+        batch_order = np.argsort(
+            self._draws(epoch, 1, len(order) // self.batch_size), kind="stable"
+        )
         shape = (-1, self.batch_size)
-        return order.reshape(shape)[places], weights.reshape(shape)[places]
+        return order.reshape(shape)[batch_order], weights.reshape(shape)[batch_order]
 
     def _draws(self, epoch: int, what: int, count: int) -> np.ndarray:
         """Returns random numbers of 40 bits for an epoch, (count,) int64; zeros without a seed.
@@ -235,8 +241,10 @@ class ArrayBatches:
         self, index: np.ndarray, weights: np.ndarray, position: tuple[int, int]
     ) -> dict[str, np.ndarray]:
         batch = {k: np.asarray(x) for k, x in self.assemble(self.rows.gather(index)).items()}
-        own = batch.get("label_weights", np.ones_like(weights)).astype(np.float32)
-        batch["label_weights"] = own * weights.reshape(-1, *[1] * (own.ndim - 1))
+        label_weights = batch.get("label_weights", np.ones_like(weights)).astype(np.float32)
+        batch["label_weights"] = label_weights * weights.reshape(
+            -1, *[1] * (label_weights.ndim - 1)
+        )
         batch["rows"] = index.astype(np.int32)
         batch["position"] = np.tile(np.array([[*position, 0]], np.int32), (len(index), 1))
         return {name: feature[self.own_rows] for name, feature in batch.items()}
@@ -279,8 +287,10 @@ class Keys:
         first = tf.cast(first, tf.int32)
         numbers = first + tf.range(steps if count is None else count)
         order = tf.argsort(self._draws(numbers, epoch, 1), stable=True)
-        after = tf.cast(epoch, tf.int32) * steps + numbers + 1
-        return order, tf.stack([after // steps, after % steps, tf.zeros_like(after)], 1)
+        next_batches = tf.cast(epoch, tf.int32) * steps + numbers + 1
+        return order, tf.stack(
+            [next_batches // steps, next_batches % steps, tf.zeros_like(next_batches)], 1
+        )
 
     def _draws(self, numbers: tf.Tensor, epoch: tf.Tensor, what: int) -> tf.Tensor:
         """Returns a random number of 40 bits, int64, for each of the `numbers` (n,) in an epoch.

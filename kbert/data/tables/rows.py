@@ -53,8 +53,8 @@ class Rows:
         sizes |= {name: len(x) for name, x in self.dense.items()}
         sizes |= {"lengths": len(self.lengths), "examples": len(self.examples)}
         if len(set(sizes.values())) > 1:
-            shown = ", ".join(f"{name} {size}" for name, size in sizes.items())
-            raise ValueError(f"All columns must have one entry per row. Received: {shown}")
+            received = ", ".join(f"{name} {size}" for name, size in sizes.items())
+            raise ValueError(f"All columns must have one entry per row. Received: {received}")
 
     def __len__(self) -> int:
         return len(self.lengths)

@@ -113,11 +113,11 @@ class Column:
         values = np.asarray(column)
 
         def arrays(begin: int, end: int) -> dict[str, np.ndarray]:
-            found = {}
+            row_lengths = {}
             for level, ends in enumerate(splits):
-                found[f"{self.name}/{level}"] = np.diff(ends[begin : end + 1])
+                row_lengths[f"{self.name}/{level}"] = np.diff(ends[begin : end + 1])
                 begin, end = ends[begin], ends[end]
-            return {**found, self.name: values[begin:end]}
+            return {**row_lengths, self.name: values[begin:end]}
 
         return arrays
 
@@ -243,14 +243,14 @@ class StoredRows:
         first, stop = tf.cast(first, tf.int64), tf.cast(stop, tf.int64)
         begin = tf.searchsorted(order[1], first[None], side="right")[0] - 1
         end = tf.searchsorted(order[1], stop[None], side="left")[0]
-        block, place = (x[begin:end] for x in order)
+        block, block_start = (x[begin:end] for x in order)
         by_number = tf.argsort(block)
-        block, place = (tf.gather(x, by_number) for x in (block, place))
+        block, block_start = (tf.gather(x, by_number) for x in (block, block_start))
         shard, offset, size, begin = (tf.gather(x, block) for x in self._blocks)
         # The blocks at both ends also contain rows of the neighbouring windows.
-        low, high = tf.maximum(first - place, 0), tf.minimum(stop - place, size)
-        read = tf.cumsum(size, exclusive=True)
-        index = tf.ragged.range(read + low, read + high).values
+        low, high = tf.maximum(first - block_start, 0), tf.minimum(stop - block_start, size)
+        rows_before = tf.cumsum(size, exclusive=True)
+        index = tf.ragged.range(rows_before + low, rows_before + high).values
         numbers = tf.ragged.range(begin + low, begin + high).values
 
         def parse(serialized: tf.Tensor) -> tuple[dict[str, Any], tf.Tensor, tf.Tensor]:
@@ -258,9 +258,9 @@ class StoredRows:
             dtypes = {name: x for column in columns for name, x in column.dtypes.items()}
             arrays = records.parse_arrays(serialized, dtypes)
             rows = tf.reduce_sum(size)
-            found = {column.name: column.join(arrays, rows) for column in columns}
-            found = gather(found, index)
-            return found, found.pop(_LENGTHS.name), numbers
+            joined = {column.name: column.join(arrays, rows) for column in columns}
+            joined = gather(joined, index)
+            return joined, joined.pop(_LENGTHS.name), numbers
 
         serialized = read_records(tf.gather(self.paths, shard), offset).batch(
             tf.size(block, tf.int64)
@@ -351,12 +351,12 @@ def write_rows(
             columns=None,
             shards=[],
         )
-        rest = _rest(output, (table for table in tables if len(table)))
+        remaining_tables = _rest(output, (table for table in tables if len(table)))
         if not output.finished:
             output.save()
             atomic.remove_leftovers(folder)
-            for table in rest:
-                _write_shard(output, itertools.chain([table], rest), rows_of)
+            for table in remaining_tables:
+                _write_shard(output, itertools.chain([table], remaining_tables), rows_of)
             if not output.state["rows"]:
                 raise ValueError(
                     f"Training requires at least one row. Received: {output.state['examples']} "
@@ -423,12 +423,12 @@ def _rest(output: Output, tables: Iterator[Table]) -> Iterator[Table]:
     Raises ValueError if the skipped tables have changed or are fewer than before, or if `output` is
     finished and others follow.
     """
-    written, source, read = output.state["tables"], 0, 0
-    for table in itertools.islice(tables, written):
-        read, source = read + 1, _checksum(table, source)
+    num_written, source, num_read = output.state["tables"], 0, 0
+    for table in itertools.islice(tables, num_written):
+        num_read, source = num_read + 1, _checksum(table, source)
     received = None
-    if read < written:
-        received = f"{read} parts, but the rows of {written} are already written"
+    if num_read < num_written:
+        received = f"{num_read} parts, but the rows of {num_written} are already written"
     elif source != output.state["source"]:
         received = f"other examples among the first {output.state['examples']:,}"
     elif output.finished and next(tables, None) is not None:
@@ -458,12 +458,12 @@ def _write_shard(output: Output, tables: Iterable[Table], rows_of: Callable[[Tab
             rows = rows_of(table)
             columns = {**rows.ragged, **rows.dense}
             layout = [Column.of(name, column) for name, column in columns.items()]
-            named = [dataclasses.asdict(column) for column in layout]
-            state["columns"] = state["columns"] or named
+            layout_dicts = [dataclasses.asdict(column) for column in layout]
+            state["columns"] = state["columns"] or layout_dicts
             if list(map(Column.from_dict, state["columns"])) != layout:
                 raise ValueError(
                     f"{table.place(0)}: the rows of all parts must have the same columns. "
-                    f"Received: {named} after {state['columns']}"
+                    f"Received: {layout_dicts} after {state['columns']}"
                 )
             for record, count in _records(rows, layout):
                 writer.write(record, count)

@@ -119,10 +119,10 @@ class Table:
 
     def take(self, rows: Sequence[int]) -> "Table":
         """Returns a table of the given rows (from 0), in the given order."""
-        one = isinstance(self.source, str)
+        has_one_source = isinstance(self.source, str)
         return Table(
             {name: [column[row] for row in rows] for name, column in self.columns.items()},
-            source=self.source if one else [self.source[row] for row in rows],
+            source=self.source if has_one_source else [self.source[row] for row in rows],
             lines=None if self.lines is None else [self.lines[row] for row in rows],
         )
 
@@ -154,18 +154,18 @@ class Table:
 
     def place(self, row: int) -> str:
         """Returns the origin of a row (from 0): "dev.tsv, line 7" or "row 6 of the data"."""
-        one = isinstance(self.source, str)
-        source = self.source if one else self.source[row]
+        has_one_source = isinstance(self.source, str)
+        source = self.source if has_one_source else self.source[row]
         if self.lines is not None:
             return f"{source}, line {self.lines[row]}"
         row += self.start
-        return f"row {row} of {source}" if one else f"{source} (row {row} of all)"
+        return f"row {row} of {source}" if has_one_source else f"{source} (row {row} of all)"
 
     def _origin(self) -> str:
         if isinstance(self.source, str):
             return self.source
-        first, *others = dict.fromkeys(self.source)
-        return f"{first} and {len(others)} other files" if others else first
+        first, *other_sources = dict.fromkeys(self.source)
+        return f"{first} and {len(other_sources)} other files" if other_sources else first
 
     def _text(self, name: str, row: int, value: object) -> str:
         value = plain(value)
@@ -255,10 +255,10 @@ class Table:
         if set(kinds) == {"integers", "numbers"}:
             return [float(label) for label in labels]
         if len(kinds) > 1:
-            found = "; ".join(
+            received = "; ".join(
                 f"{kind} ({labels[row]!r} at {self.place(row)})" for kind, row in kinds.items()
             )
-            raise ValueError(f"Labels must all be of one type. Received: {found}")
+            raise ValueError(f"Labels must all be of one type. Received: {received}")
         return labels
 
 

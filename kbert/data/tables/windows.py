@@ -72,10 +72,10 @@ class Windows:
 
         # Windows before the last have the same size, so the best of them is the one whose centre is
         # nearest to the token. The last window may be shorter, and is compared separately.
-        before = (2 * p - (budget - 1)) // (2 * step)
-        best = tf.clip_by_value(before, 0, tf.maximum(last - 1, 0))
-        for other in (tf.clip_by_value(before + 1, 0, tf.maximum(last - 1, 0)), last):
-            best = tf.where(score(other) > score(best), other, best)
+        nearest = (2 * p - (budget - 1)) // (2 * step)
+        best = tf.clip_by_value(nearest, 0, tf.maximum(last - 1, 0))
+        for candidate in (tf.clip_by_value(nearest + 1, 0, tf.maximum(last - 1, 0)), last):
+            best = tf.where(score(candidate) > score(best), candidate, best)
         return positions.with_flat_values(best == tf.gather(self.number, window))
 
 
@@ -175,9 +175,9 @@ def pair_spans(
         The windows over the longer text; then for both texts the part in each window: its first
         token (W,) and its number of tokens (W,), int32.
     """
-    kept = pair_limits(first, second, budget)
+    limits = pair_limits(first, second, budget)
     first_is_longer = first > second
-    longer, budgets = tf.where(first_is_longer, first, second), tf.where(first_is_longer, *kept)
+    longer, budgets = tf.where(first_is_longer, first, second), tf.where(first_is_longer, *limits)
     windows = cut_windows(longer, budgets, doc_stride)
     slides = tf.gather(first_is_longer, windows.text)
 
@@ -185,7 +185,7 @@ def pair_spans(
         sizes = tf.where(slides, windows.sizes, tf.gather(keep, windows.text))
         return tf.where(slides, windows.starts, 0), sizes
 
-    return windows, (span(slides, kept[0]), span(~slides, kept[1]))
+    return windows, (span(slides, limits[0]), span(~slides, limits[1]))
 
 
 def pair_windows(

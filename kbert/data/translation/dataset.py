@@ -112,7 +112,7 @@ def translation_dataset(
     """
     multiple = num_hosts * row_multiple
     longest = max_tokens // max(multiple, 1) if max_length is None else max_length
-    for holds, rule, received in (
+    for is_valid, rule, received in (
         (0 <= seed < 2**63, "`seed` must lie in 0..2**63-1", seed),
         (epochs is None or epochs > 0, "`epochs` must be above 0, or None to never end", epochs),
         (num_shapes > 0, "`num_shapes` must be above 0", num_shapes),
@@ -126,7 +126,7 @@ def translation_dataset(
          "`max_tokens` must be at least `max_length` * `num_hosts` * `row_multiple`",
           (max_tokens, longest, multiple)),
     ):  # fmt: skip
-        if not holds:
+        if not is_valid:
             raise ValueError(f"{rule}. Received: {received}")
     _check_tokenizer(tokenizer)
     if not isinstance(pairs, EncodedPairs):
@@ -149,14 +149,16 @@ def translation_dataset(
     keys = Keys(tf.constant(plan.parts, tf.int64), seed if shuffle else None)
     steps = len(plan.batch_shapes)
     epoch, batch, _ = checked_start(start, steps)
-    last = tf.int64.max if epochs is None else epochs
-    orders = tf.data.Dataset.range(epoch, last).flat_map(batches.of_epoch(keys, (epoch, batch)))
+    end_epoch = tf.int64.max if epochs is None else epochs
+    orders = tf.data.Dataset.range(epoch, end_epoch).flat_map(
+        batches.of_epoch(keys, (epoch, batch))
+    )
     make = tf.autograph.experimental.do_not_convert(batches.make)
     dataset = orders.map(make, num_parallel_calls=threads or tf.data.AUTOTUNE)
     dataset = dataset.prefetch(tf.data.AUTOTUNE)
     if epochs is not None:
-        left = max(0, (epochs - epoch) * steps - batch)
-        dataset = dataset.apply(tf.data.experimental.assert_cardinality(left))
+        remaining_batches = max(0, (epochs - epoch) * steps - batch)
+        dataset = dataset.apply(tf.data.experimental.assert_cardinality(remaining_batches))
     return dataset.with_options(exact_options(threads))
 
 
@@ -210,8 +212,8 @@ class _Batches:
         """
         begin, size = self.begins[batch], self.sizes[batch]
         width, target_width, rows = tf.unstack(self.shapes[batch])
-        own = rows // self.num_hosts
-        row = tf.cast(tf.range(own) + self.host_index * own, tf.int64)  # (R,)
+        host_rows = rows // self.num_hosts
+        row = tf.cast(tf.range(host_rows) + self.host_index * host_rows, tf.int64)  # (R,)
         # Index N, after the last pair, is an empty pair.
         pair = tf.where(
             row < size, tf.gather(order, begin + tf.minimum(row, size - 1)), len(self.pairs)
@@ -227,7 +229,7 @@ class _Batches:
         features = {
             "encoder_token_ids": source,
             "encoder_padding_mask": source_mask,
-            "decoder_token_ids": tf.concat([tf.fill([own, 1], cls_id), shifted], 1),
+            "decoder_token_ids": tf.concat([tf.fill([host_rows, 1], cls_id), shifted], 1),
             "decoder_padding_mask": target_mask,
             "targets": targets,
             "weights": weights,
@@ -236,7 +238,7 @@ class _Batches:
         rows = rows and rows // self.num_hosts
         for name, feature in features.items():
             feature.set_shape([rows, source_width if name in _OF_SOURCE else target_width])
-        position = tf.tile(position[None], [own, 1])
+        position = tf.tile(position[None], [host_rows, 1])
         position.set_shape([rows, 3])
         return {**features, "position": position}
 

@@ -48,8 +48,8 @@ class Side:
         starts, lengths = self._places
         last = tf.size(self.ids, tf.int64) - 1
         column = tf.range(tf.cast(width, tf.int64))
-        at = tf.minimum(tf.gather(starts, rows)[:, None] + column, last)
-        ids = tf.cast(tf.gather(self.ids, at), tf.int32)
+        index = tf.minimum(tf.gather(starts, rows)[:, None] + column, last)
+        ids = tf.cast(tf.gather(self.ids, index), tf.int32)
         return ids, tf.cast(tf.gather(lengths, rows)[:, None], tf.int32)
 
 
@@ -112,13 +112,13 @@ def encode_pairs(
     for texts in _chunks(pairs):
         sides = [tokenizer.encode(side) for side in texts]
         lengths = np.stack([side.row_lengths() for side in sides])
-        fits, something = np.all(lengths < max_length, 0), np.all(lengths > 0, 0)
+        fits, has_tokens = np.all(lengths < max_length, 0), np.all(lengths > 0, 0)
         too_long += int(np.sum(~fits))
-        empty += int(np.sum(fits & ~something))
-        kept = fits & something
+        empty += int(np.sum(fits & ~has_tokens))
+        is_kept = fits & has_tokens
         for part, side, count in zip(parts, sides, lengths, strict=True):
-            ids = tf.boolean_mask(tf.cast(side.flat_values, dtype), np.repeat(kept, count))
-            part.append((ids, count[kept]))
+            ids = tf.boolean_mask(tf.cast(side.flat_values, dtype), np.repeat(is_kept, count))
+            part.append((ids, count[is_kept]))
     if too_long:
         logging.warning(
             "%d pairs are skipped: the source or target has more than %d tokens",

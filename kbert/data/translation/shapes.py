@@ -94,7 +94,7 @@ def plan_batches(
     lengths = np.stack([source_lengths, target_lengths], 1).astype(np.int64)  # (N, 2)
     widths = np.minimum(-(-lengths // BUCKET) * BUCKET, max_length)
     # Both widths as one number, which sorts ten times faster.
-    keys, place, counts = np.unique(
+    keys, point_of_pair, counts = np.unique(
         widths[:, 0] * (max_length + 1) + widths[:, 1], return_inverse=True, return_counts=True
     )
     points = np.stack(np.divmod(keys, max_length + 1), 1)
@@ -118,7 +118,7 @@ def plan_batches(
         part_of[cells[i]] = part
     corners = [corners[i] for i in order]
     shapes = [Shape(first, second, int(rows(max(first, second)))) for first, second in corners]
-    parts = part_of[place]
+    parts = part_of[point_of_pair]
     return _fill(shapes, parts, int(lengths.sum()))
 
 
@@ -131,8 +131,8 @@ def _cut(
     pairs at each. `cost` is a function (pairs, source width, target width) -> tokens. A part is
     divided where that saves most, until no division saves tokens.
     """
-    everything = np.arange(len(points))
-    cells = [(everything, _best_cut(points, counts, everything, cost))]
+    all_points = np.arange(len(points))
+    cells = [(all_points, _best_cut(points, counts, all_points, cost))]
     while len(cells) < num_shapes:
         # Ties go to the first, so that the result is the same on every machine.
         best = max(range(len(cells)), key=lambda i: cells[i][1][0])
@@ -154,25 +154,25 @@ def _best_cut(
     pairs at each point, and the cost of a part. The axis is 0 for source widths, 1 for target
     widths. The saving is 0 if no cut saves tokens.
     """
-    whole = cost(counts[cell].sum(), *points[cell].max(0))
+    uncut_cost = cost(counts[cell].sum(), *points[cell].max(0))
     best = (0, 0, 0)
     for axis in (0, 1):
         sorted_ = cell[np.argsort(points[cell, axis], kind="stable")]
-        own, other = points[sorted_, axis], points[sorted_, 1 - axis]
-        before = np.cumsum(counts[sorted_])
-        ends = np.flatnonzero(own[1:] != own[:-1])
+        widths, other_widths = points[sorted_, axis], points[sorted_, 1 - axis]
+        pairs_before = np.cumsum(counts[sorted_])
+        ends = np.flatnonzero(widths[1:] != widths[:-1])
         if not len(ends):
             continue
-        widest_before = np.maximum.accumulate(other)[ends]
-        widest_behind = np.maximum.accumulate(other[::-1])[::-1][ends + 1]
+        widest_before = np.maximum.accumulate(other_widths)[ends]
+        widest_behind = np.maximum.accumulate(other_widths[::-1])[::-1][ends + 1]
         saving = (
-            whole
-            - cost(before[ends], own[ends], widest_before)
-            - cost(before[-1] - before[ends], own[-1], widest_behind)
+            uncut_cost
+            - cost(pairs_before[ends], widths[ends], widest_before)
+            - cost(pairs_before[-1] - pairs_before[ends], widths[-1], widest_behind)
         )
-        at = int(np.argmax(saving))
-        if saving[at] > best[0]:
-            best = (int(saving[at]), axis, int(own[ends[at]]))
+        best_index = int(np.argmax(saving))
+        if saving[best_index] > best[0]:
+            best = (int(saving[best_index]), axis, int(widths[ends[best_index]]))
     return best
 
 
@@ -186,28 +186,28 @@ def _fill(shapes: list[Shape], parts: np.ndarray, pair_tokens: int) -> BatchPlan
     sizes = np.bincount(parts, minlength=len(shapes))
     begins = np.cumsum(sizes) - sizes
     # The positions of the pairs in each part's batches; those moved from shorter parts come first.
-    places = [[np.arange(b, b + n)] for b, n in zip(begins, sizes, strict=True)]
+    positions = [[np.arange(b, b + n)] for b, n in zip(begins, sizes, strict=True)]
     layout, batch_shapes, batch_pairs = [], [], []
     for number, shape in enumerate(shapes):
-        own = np.concatenate(places[number])
-        left = len(own) % shape.rows
+        pairs = np.concatenate(positions[number])
+        num_left = len(pairs) % shape.rows
         wider = next(
             (
                 i
-                for i, other in enumerate(shapes[number + 1 :], number + 1)
-                if other.source >= shape.source and other.target >= shape.target
+                for i, candidate in enumerate(shapes[number + 1 :], number + 1)
+                if candidate.source >= shape.source and candidate.target >= shape.target
             ),
             None,
         )
-        if left and wider is not None:
-            other = shapes[wider]
-            if left * (other.source + other.target) <= shape.tokens:
-                places[wider].insert(0, own[-left:])
-                own, left = own[:-left], 0
-        layout.append(own)
-        full = len(own) // shape.rows
-        batch_pairs += [shape.rows] * full + [left] * (left > 0)
-        batch_shapes += [number] * (full + (left > 0))
+        if num_left and wider is not None:
+            candidate = shapes[wider]
+            if num_left * (candidate.source + candidate.target) <= shape.tokens:
+                positions[wider].insert(0, pairs[-num_left:])
+                pairs, num_left = pairs[:-num_left], 0
+        layout.append(pairs)
+        full = len(pairs) // shape.rows
+        batch_pairs += [shape.rows] * full + [num_left] * (num_left > 0)
+        batch_shapes += [number] * (full + (num_left > 0))
     used = sorted(set(batch_shapes))  # all pairs of a part may have moved to another
     return BatchPlan(
         shapes=[shapes[number] for number in used],

@@ -36,8 +36,8 @@ def as_vocabulary(given: Mapping[str, int] | Sequence[str] | str | os.PathLike) 
                 f"The pieces of a vocabulary must be unique. Received: {repeated[0]!r} twice."
             )
         return list(given)
-    whole = all(type(number) is int for number in given.values())
-    if not whole or sorted(given.values()) != list(range(len(given))):
+    are_integers = all(type(number) is int for number in given.values())
+    if not are_integers or sorted(given.values()) != list(range(len(given))):
         raise ValueError(f"Ids of a vocabulary must run from 0 without gaps. Received: {source}")
     return sorted(given, key=given.__getitem__)
 

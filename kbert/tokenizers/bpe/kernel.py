@@ -40,12 +40,12 @@ class BytePairKernel:
     ) -> None:
         self._kind = words
         self._model, pieces = sentencepiece_model(merges)
-        found = [*pieces, *sorted(set(whole).difference(pieces))]
+        table_pieces = [*pieces, *sorted(set(whole).difference(pieces))]
         # Eager constants, so that every graph that uses them can contain them.
         with tf.init_scope(), tf.device("CPU"):
             self._model_ids = tf.constant([0, *(id_of[piece] for piece in pieces)])
-            spelled = tf.constant([piece_bytes(piece) for piece in found])
-            ids = tf.constant([id_of[piece] for piece in found])
+            spelled = tf.constant([piece_bytes(piece) for piece in table_pieces])
+            ids = tf.constant([id_of[piece] for piece in table_pieces])
             hashes = fingerprints(spelled)
             order = tf.argsort(hashes)
             self._hashes = tf.gather(hashes, order)  # (V,)
@@ -78,16 +78,16 @@ class BytePairKernel:
         The first V rows contain one id each; after them come the words that SentencePiece merged.
         """
         size = tf.size(self._hashes)
-        place = tf.minimum(tf.searchsorted(self._hashes, fingerprints(words)), size - 1)
-        is_piece = tf.gather(self._words, place) == words
+        slot = tf.minimum(tf.searchsorted(self._hashes, fingerprints(words)), size - 1)
+        is_piece = tf.gather(self._words, slot) == words
         merged, row_splits = self._merged(tf.boolean_mask(words, ~is_piece))
         rows = tf.RaggedTensor.from_row_splits(
             tf.concat([self._ids, merged], 0),
             tf.concat([tf.range(tf.cast(size, tf.int64)), row_splits + tf.cast(size, tf.int64)], 0),
             validate=False,
         )
-        place_behind = size + tf.cumsum(tf.cast(~is_piece, tf.int32)) - 1
-        return rows, tf.where(is_piece, place, place_behind)
+        merged_slot = size + tf.cumsum(tf.cast(~is_piece, tf.int32)) - 1
+        return rows, tf.where(is_piece, slot, merged_slot)
 
     def _merged(self, words: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns the ids of words (N,), concatenated, and the row splits of the words (N + 1,)."""

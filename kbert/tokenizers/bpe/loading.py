@@ -33,40 +33,40 @@ def load_byte_pair(folder: TokenizerFolder, **options: Any) -> BytePairTokenizer
         ValueError: the files need a feature that `BytePairTokenizer` does not support.
     """
     vocabulary, merges = read_model(folder)
-    own = folder.is_of(_OWN_PIPELINE, _OWN_PIPELINE_TYPES)
+    has_own_pipeline = folder.is_of(_OWN_PIPELINE, _OWN_PIPELINE_TYPES)
     if folder.full.get("model"):
-        _check_pipeline(folder, own)
+        _check_pipeline(folder, has_own_pipeline)
         _check_pieces(folder, vocabulary, merges)
     added = folder.added_tokens()
     for token in added:
         vocabulary.setdefault(token["content"], token["id"])
     roles = _ends(folder.special_tokens()) or known_tokens(vocabulary)
-    found = _found_in_every_text(folder, roles, added)
+    plain_added = _found_in_every_text(folder, roles, added)
     settings = {
         "special_tokens": roles,
-        "additional_special_tokens": _without_role(folder, roles, added, found),
-        "add_prefix_space": _add_prefix_space(folder, own),
+        "additional_special_tokens": _without_role(folder, roles, added, plain_added),
+        "add_prefix_space": _add_prefix_space(folder, has_own_pipeline),
         "special_tokens_in_text": folder.config.get("special_tokens_in_text", False),
         "mask_takes_space": _mask_takes_space(folder, roles.get("mask"), added),
-        "normalization": "nfc" if folder.normalizers() and not own else None,
-        "added_tokens": found,
+        "normalization": "nfc" if folder.normalizers() and not has_own_pipeline else None,
+        "added_tokens": plain_added,
     }
     if folder.full.get("model"):
-        if not own:
+        if not has_own_pipeline:
             settings["words"] = words_of(folder.full.get("pre_tokenizer") or {})
         settings["ignore_merges"] = bool(folder.full["model"].get("ignore_merges"))
-    if settings["normalization"] or found:  # otherwise all tokens are found in one pass
-        whole = set(found)
+    if settings["normalization"] or plain_added:  # otherwise all tokens are found in one pass
+        plain_added_set = set(plain_added)
         settings["normalized_tokens"] = [
             entry["content"]
             for entry in added
-            if entry.get("normalized", entry["content"] in whole)
+            if entry.get("normalized", entry["content"] in plain_added_set)
         ]
     try:
         tokenizer = BytePairTokenizer(vocabulary, merges, **(settings | options))
     except ValueError as error:
         raise ValueError(f"{error} in {folder.path}") from error
-    folder.check_rows(tokenizer, own_template=own)
+    folder.check_rows(tokenizer, own_template=has_own_pipeline)
     return tokenizer
 
 
@@ -76,18 +76,20 @@ def _check_pipeline(folder: TokenizerFolder, own: bool) -> None:
     `own`: whether transformers ignores its normalizer and pre-tokenizer for this class.
     """
     model = folder.full["model"]
-    asked = {name: model.get(name) for name, plain in _MODEL.items() if model.get(name) != plain}
-    asked = {name: value for name, value in asked.items() if value}
+    unsupported = {
+        name: model.get(name) for name, plain in _MODEL.items() if model.get(name) != plain
+    }
+    unsupported = {name: value for name, value in unsupported.items() if value}
     words = folder.full.get("pre_tokenizer") or {}
-    others = [step["type"] for step in folder.normalizers() if step["type"] != "NFC"]
+    other_normalizers = [step["type"] for step in folder.normalizers() if step["type"] != "NFC"]
     if not own and words_of(words) is None:
-        asked["pre_tokenizer"] = words.get("type")
-    if not own and others:
-        asked["normalizer"] = others[0]
+        unsupported["pre_tokenizer"] = words.get("type")
+    if not own and other_normalizers:
+        unsupported["normalizer"] = other_normalizers[0]
     folder.refuse(
         "A byte-level BPE must have GPT-2's words (pre_tokenizer ByteLevel) or Llama 3's, plain "
         "merges and no normalizer but NFC",
-        asked,
+        unsupported,
     )
 
 
@@ -99,15 +101,17 @@ def _check_pieces(folder: TokenizerFolder, vocabulary: dict[str, int], merges: A
     if not folder.has("vocab.json", "merges.txt"):
         return
     model = folder.full["model"]
-    others = [x for x, n in model.get("vocab", {}).items() if vocabulary.get(x, n) != n]
-    if others:
+    differing = [x for x, n in model.get("vocab", {}).items() if vocabulary.get(x, n) != n]
+    if differing:
         raise ValueError(
             "vocab.json and tokenizer.json of a folder must have the same tokens. Received: "
-            f"{others[0]!r} with the id {model['vocab'][others[0]]} in tokenizer.json, and "
-            f"{vocabulary[others[0]]} in vocab.json of {folder.path}"
+            f"{differing[0]!r} with the id {model['vocab'][differing[0]]} in tokenizer.json, and "
+            f"{vocabulary[differing[0]]} in vocab.json of {folder.path}"
         )
-    there = [tuple(x.split(" ") if isinstance(x, str) else x) for x in model.get("merges", [])]
-    if there != as_merges(merges):
+    json_merges = [
+        tuple(x.split(" ") if isinstance(x, str) else x) for x in model.get("merges", [])
+    ]
+    if json_merges != as_merges(merges):
         raise ValueError(
             "merges.txt and tokenizer.json of a folder must have the same merges. Received: "
             f"others in {folder.path}"
@@ -148,9 +152,9 @@ def _without_role(
     the added tokens that are not special.
     """
     in_order = [token["content"] for token in sorted(added, key=lambda token: token["id"])]
-    others = {*roles.values(), *found}
-    names = [name for name in in_order if name not in others]
-    return [*names, *sorted(folder.specials_without_role() - others.union(names))]
+    excluded = {*roles.values(), *found}
+    names = [name for name in in_order if name not in excluded]
+    return [*names, *sorted(folder.specials_without_role() - excluded.union(names))]
 
 
 def _add_prefix_space(folder: TokenizerFolder, own: bool) -> bool:

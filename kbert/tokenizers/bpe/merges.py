@@ -67,10 +67,10 @@ def live_merges(merges: Iterable[Pair]) -> tuple[list[str], list[Pair]]:
         (['ab', 'abc'], [('a', 'b'), ('ab', 'c')])
     """
     merges = list(merges)
-    made = [*IN_UTF8, *live_pieces(merges)]
-    ranks, known = _ranks(merges), set(made)
-    happen = (pair for pair in ranks if known.issuperset([*pair, "".join(pair)]))
-    return made, sorted(happen, key=ranks.__getitem__)
+    tokens = [*IN_UTF8, *live_pieces(merges)]
+    ranks, token_set = _ranks(merges), set(tokens)
+    possible_merges = (pair for pair in ranks if token_set.issuperset([*pair, "".join(pair)]))
+    return tokens, sorted(possible_merges, key=ranks.__getitem__)
 
 
 def live_pieces(merges: Iterable[Pair]) -> dict[str, int]:
@@ -122,8 +122,8 @@ def sentencepiece_model(
         The serialised model, and its pieces except the first, the unknown piece.
     """
     scores = dict.fromkeys(IN_UTF8, 0) | {p: -rank for p, rank in live_pieces(merges).items()}
-    written = {piece_bytes(piece).decode("latin-1"): score for piece, score in scores.items()}
-    return bpe_model(written, _from_bytes() if from_bytes else _NO_CHANGES), list(scores)
+    latin1_scores = {piece_bytes(piece).decode("latin-1"): score for piece, score in scores.items()}
+    return bpe_model(latin1_scores, _from_bytes() if from_bytes else _NO_CHANGES), list(scores)
 
 
 def bpe_model(scores: Mapping[str, int], normalization: bytes = _NO_CHANGES) -> bytes:

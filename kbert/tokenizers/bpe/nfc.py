@@ -61,12 +61,12 @@ def _ranges_before(
     texts: tf.Tensor, composed: tf.Tensor, starts: tf.RaggedTensor, ends: tf.RaggedTensor
 ) -> tuple[tf.RaggedTensor, tf.RaggedTensor]:
     parts = split_at(texts, _GROUP).flat_values  # (S,)
-    after = nfc(parts)
-    changed = after != parts
+    composed_parts = nfc(parts)
+    changed = composed_parts != parts
     # All offsets count from the start of the batch, so that no loop over texts is needed.
     part_bytes = tf.strings.length(parts)
     begins = tf.cumsum(part_bytes, exclusive=True)
-    begins_after = tf.cumsum(tf.strings.length(after), exclusive=True)
+    begins_after = tf.cumsum(tf.strings.length(composed_parts), exclusive=True)
     rows = starts.value_rowids()
     text_start = tf.gather(tf.cumsum(tf.strings.length(texts), exclusive=True), rows)
     base = tf.gather(tf.cumsum(tf.strings.length(composed), exclusive=True), rows)
@@ -74,7 +74,7 @@ def _ranges_before(
     def part_of(byte: tf.Tensor) -> tf.Tensor:
         return tf.searchsorted(begins_after, byte, side="right") - 1
 
-    def before(byte: tf.Tensor, part: tf.Tensor, in_changed: tf.Tensor) -> tf.Tensor:
+    def byte_before(byte: tf.Tensor, part: tf.Tensor, in_changed: tf.Tensor) -> tf.Tensor:
         in_part = tf.where(
             tf.gather(changed, part), in_changed, byte - tf.gather(begins_after, part)
         )
@@ -82,9 +82,9 @@ def _ranges_before(
 
     first = starts.flat_values + base
     part = part_of(first)
-    start = before(first, part, tf.zeros_like(part))
+    start = byte_before(first, part, tf.zeros_like(part))
     end = ends.flat_values + base
     part = part_of(tf.maximum(end, 1) - 1)
     is_empty = starts.flat_values == ends.flat_values
-    end = tf.where(is_empty, start, before(end, part, tf.gather(part_bytes, part)))
+    end = tf.where(is_empty, start, byte_before(end, part, tf.gather(part_bytes, part)))
     return starts.with_flat_values(start), ends.with_flat_values(end)

@@ -55,8 +55,8 @@ def prefix_space(texts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         >>> prefix_space(tf.constant(["so", " so", ""]))[0].numpy().tolist()
         [b' so', b' so', b'']
     """
-    needed = ~tf.strings.regex_full_match(texts, r"(?s)( .*)?")
-    return tf.where(needed, " " + texts, texts), tf.cast(needed, tf.int32)
+    needs_space = ~tf.strings.regex_full_match(texts, r"(?s)( .*)?")
+    return tf.where(needs_space, " " + texts, texts), tf.cast(needs_space, tf.int32)
 
 
 def split_words(texts: tf.Tensor, words: str = "gpt2") -> tf.RaggedTensor:
@@ -73,9 +73,9 @@ def split_words(texts: tf.Tensor, words: str = "gpt2") -> tf.RaggedTensor:
         >>> split_words(tf.constant(["so: 12345\\n\\n it"]), "llama3").to_list()
         [[b'so', b':', b' ', b'123', b'45', b'\\n\\n', b' it']]
     """
-    before, word = PATTERNS[words]
-    cut = tf.strings.regex_replace(texts, before, rb"\1" + CUT + rb"\2")
-    return _split(tf.strings.regex_replace(cut, word, rb"\0" + CUT))
+    first_pattern, second_pattern = PATTERNS[words]
+    cut = tf.strings.regex_replace(texts, first_pattern, rb"\1" + CUT + rb"\2")
+    return _split(tf.strings.regex_replace(cut, second_pattern, rb"\0" + CUT))
 
 
 def _split(cut: tf.Tensor) -> tf.RaggedTensor:
@@ -83,7 +83,7 @@ def _split(cut: tf.Tensor) -> tf.RaggedTensor:
     parts = tf.strings.split(cut, CUT)
     flat = parts.flat_values
     keep = tf.not_equal(flat, "")
-    kept = tf.concat([[0], tf.cumsum(tf.cast(keep, tf.int64))], 0)
+    num_kept = tf.concat([[0], tf.cumsum(tf.cast(keep, tf.int64))], 0)
     return tf.RaggedTensor.from_row_splits(
-        tf.boolean_mask(flat, keep), tf.gather(kept, parts.row_splits), validate=False
+        tf.boolean_mask(flat, keep), tf.gather(num_kept, parts.row_splits), validate=False
     )

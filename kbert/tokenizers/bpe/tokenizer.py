@@ -135,9 +135,9 @@ class BytePairTokenizer(Tokenizer):
         self.merges: list[tuple[str, str]] = as_merges(merges)
         if special_tokens is None:
             special_tokens = known_tokens(vocabulary)
-        named = [*special_tokens.values(), *additional_special_tokens]
-        check_model(vocabulary, self.merges, named)
-        check_added_tokens(vocabulary, named, added_tokens, normalized_tokens, normalization)
+        all_specials = [*special_tokens.values(), *additional_special_tokens]
+        check_model(vocabulary, self.merges, all_specials)
+        check_added_tokens(vocabulary, all_specials, added_tokens, normalized_tokens, normalization)
         super().__init__(vocabulary, special_tokens, additional_special_tokens)
         self.normalization = normalization
         self.added_tokens = sorted(set(added_tokens), key=self._id_of.__getitem__)
@@ -152,17 +152,17 @@ class BytePairTokenizer(Tokenizer):
         if self.cls_token == "<s>":  # RoBERTa: <s> A </s></s> B </s>
             self.pair_separators = 2
         specials = {vocabulary[i] for i in self.special_ids}
-        whole = specials.union(added_tokens)
+        whole_tokens = specials.union(added_tokens)
         self.continuation = np.array(
-            [not piece.startswith(_SPACE) and piece not in whole for piece in vocabulary]
+            [not piece.startswith(_SPACE) and piece not in whole_tokens for piece in vocabulary]
         )
-        found = whole if special_tokens_in_text else set(added_tokens)
+        text_tokens = whole_tokens if special_tokens_in_text else set(added_tokens)
         late = set(added_tokens if self.normalized_tokens is None else self.normalized_tokens)
-        self._in_given = self._segments(found - late, lambda token: token)
-        self._in_normal = self._segments(found & late, self._normal_token)
+        self._in_given = self._segments(text_tokens - late, lambda token: token)
+        self._in_normal = self._segments(text_tokens & late, self._normal_token)
         # A token that merges also make stands for the bytes of the merged text.
-        written = whole - {*CHARACTERS, *(first + second for first, second in self.merges)}
-        self._bytes = [p.encode() if p in written else piece_bytes(p) for p in vocabulary]
+        verbatim = whole_tokens - {*CHARACTERS, *(first + second for first, second in self.merges)}
+        self._bytes = [p.encode() if p in verbatim else piece_bytes(p) for p in vocabulary]
         self._num_bytes = np.array([len(data) for data in self._bytes], np.int32)
 
     def _array_encoder(self) -> ArrayEncoder:
@@ -279,12 +279,14 @@ class BytePairTokenizer(Tokenizer):
         if not self._needs_pipeline:
             save_model(folder, self.vocabulary, self.merges)
             return
-        whole = sorted({*self.special_ids, *(self._id_of[token] for token in self.added_tokens)})
+        added_ids = sorted(
+            {*self.special_ids, *(self._id_of[token] for token in self.added_tokens)}
+        )
         save_tokenizer_json(
             folder / "tokenizer.json",
             self.vocabulary,
             self.merges,
-            added_tokens=[self._entry(self.vocabulary[i]) for i in whole],
+            added_tokens=[self._entry(self.vocabulary[i]) for i in added_ids],
             normalization=self.normalization,
             add_prefix_space=self.add_prefix_space,
             words=self.words,
@@ -296,11 +298,11 @@ class BytePairTokenizer(Tokenizer):
     @cached_property
     def _kernel(self) -> BytePairKernel:
         """The kernel, created when a text is first encoded: it takes half a second."""
-        whole: Iterable[str] = ()
+        whole_tokens: Iterable[str] = ()
         if self.ignore_merges:
             tokens = {*self.added_tokens, *(self.vocabulary[i] for i in self.special_ids)}
-            whole = (p for p in self.vocabulary if p not in tokens and is_spelled(p))
-        return BytePairKernel(self._id_of, self.merges, words=self.words, whole=whole)
+            whole_tokens = (p for p in self.vocabulary if p not in tokens and is_spelled(p))
+        return BytePairKernel(self._id_of, self.merges, words=self.words, whole=whole_tokens)
 
     def _encode(self, texts: tf.Tensor) -> tf.RaggedTensor:
         return self._pieces(drop_invalid(texts))[0]
@@ -342,10 +344,16 @@ class BytePairTokenizer(Tokenizer):
         # the bytes before the text.
         num_bytes = tf.gather(self._num_bytes, ids.flat_values)
         ends = tf.cumsum(num_bytes)
-        before = tf.cumsum(tf.strings.length(texts), exclusive=True) + added
-        before = tf.gather(before, ids.value_rowids())
-        starts = tf.maximum(ends - num_bytes - before, 0)  # the added space is not in the text
-        return ids, ids.with_flat_values(starts), ids.with_flat_values(ends - before), is_first
+        bytes_before = tf.cumsum(tf.strings.length(texts), exclusive=True) + added
+        bytes_before = tf.gather(bytes_before, ids.value_rowids())
+        # The added space is not in the text.
+        starts = tf.maximum(ends - num_bytes - bytes_before, 0)
+        return (
+            ids,
+            ids.with_flat_values(starts),
+            ids.with_flat_values(ends - bytes_before),
+            is_first,
+        )
 
     @property
     def _skipped_ids(self) -> list[int]:
@@ -370,5 +378,5 @@ def known_tokens(vocabulary: Collection[str]) -> dict[str, str]:
         >>> known_tokens(["<|endoftext|>", "a"])["unk"]
         '<|endoftext|>'
     """
-    known = ROBERTA_TOKENS if {"<s>", "</s>"} <= set(vocabulary) else GPT2_TOKENS
-    return {role: token for role, token in known.items() if token in vocabulary}
+    role_tokens = ROBERTA_TOKENS if {"<s>", "</s>"} <= set(vocabulary) else GPT2_TOKENS
+    return {role: token for role, token in role_tokens.items() if token in vocabulary}

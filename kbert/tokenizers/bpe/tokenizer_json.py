@@ -87,10 +87,16 @@ def words_of(pre_tokenizer: dict[str, Any]) -> str | None:
     steps = pre_tokenizer.get("pretokenizers")
     if not isinstance(steps, list) or not all(isinstance(step, dict) for step in steps):
         return None
-    said = [{key: step.get(key) for key in ("type", "pattern", "behavior")} for step in steps]
+    step_settings = [
+        {key: step.get(key) for key in ("type", "pattern", "behavior")} for step in steps
+    ]
     split = {"type": "Split", "pattern": {"Regex": LLAMA3}, "behavior": "Isolated"}
-    whole = [split, {"type": "ByteLevel", "pattern": None, "behavior": None}]
-    plain = said == whole and not steps[0].get("invert") and not steps[1].get("use_regex", True)
+    llama3_steps = [split, {"type": "ByteLevel", "pattern": None, "behavior": None}]
+    plain = (
+        step_settings == llama3_steps
+        and not steps[0].get("invert")
+        and not steps[1].get("use_regex", True)
+    )
     return "llama3" if plain and not steps[1].get("add_prefix_space") else None
 
 

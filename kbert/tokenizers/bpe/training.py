@@ -72,8 +72,8 @@ def train_byte_pair(
         raise ValueError("Training a vocabulary requires texts with words. Received: none.")
     merges = _merge(counts, vocabulary_size - len(special_tokens), min_frequency, progress)
     # A token that two merges make occurs once.
-    made = dict.fromkeys("".join(pair) for pair in merges)
-    return [*base, *made], [" ".join(pair) for pair in merges]
+    merged_tokens = dict.fromkeys("".join(pair) for pair in merges)
+    return [*base, *merged_tokens], [" ".join(pair) for pair in merges]
 
 
 def count_byte_words(

@@ -20,12 +20,13 @@ def load_gpt(folder: TokenizerFolder, **options: Any) -> GptTokenizer:
         ValueError: the files belong to another tokenizer with such tokens, or contradict each
             other.
     """
-    told = folder.model_config.get("model_type")
-    named = folder.class_name or (_CLASS if told == "openai-gpt" else told)
-    if named != _CLASS:
+    model_type = folder.model_config.get("model_type")
+    class_name = folder.class_name or (_CLASS if model_type == "openai-gpt" else model_type)
+    if class_name != _CLASS:
         raise ValueError(
             f"A vocabulary whose tokens end words with {END!r} requires GPT's tokenizer, named in "
-            f"tokenizer_config.json or config.json: {_CLASS}. Received: {named!r} in {folder.path}"
+            f"tokenizer_config.json or config.json: {_CLASS}. Received: {class_name!r} in "
+            f"{folder.path}"
         )
     _check_pipeline(folder)
     vocabulary, merges = read_model(folder)
@@ -44,10 +45,12 @@ def _check_pipeline(folder: TokenizerFolder) -> None:
     """
     if not folder.full.get("model"):
         return
-    asked: dict[str, Any] = {}
+    unsupported: dict[str, Any] = {}
     steps = folder.normalizers()
     if [step["type"] for step in steps] != ["BertNormalizer"] or not steps[0].get("lowercase"):
-        asked["normalizer"] = steps
+        unsupported["normalizer"] = steps
     if (kinds := [step.get("type") for step in folder.pre_tokenizers()]) != ["BertPreTokenizer"]:
-        asked["pre_tokenizer"] = kinds
-    folder.refuse("GPT's tokenizer must lower-case and split texts as uncased BERT's does", asked)
+        unsupported["pre_tokenizer"] = kinds
+    folder.refuse(
+        "GPT's tokenizer must lower-case and split texts as uncased BERT's does", unsupported
+    )

@@ -70,8 +70,8 @@ class GptTokenizer(Tokenizer):
         special_tokens = {"unk": "<unk>"} if special_tokens is None else special_tokens
         _check(vocabulary, self.merges, special_tokens, additional_special_tokens)
         super().__init__(vocabulary, special_tokens, additional_special_tokens)
-        known = {_character(piece) for piece in vocabulary} - {""}
-        self._characters = sorted(known)
+        characters = {_character(piece) for piece in vocabulary} - {""}
+        self._characters = sorted(characters)
         if len(self._characters) > _MOST_CHARACTERS:
             raise ValueError(
                 f"A GPT vocabulary must have at most {_MOST_CHARACTERS:,} characters. Received: "
@@ -114,27 +114,27 @@ class GptTokenizer(Tokenizer):
         Lengths count characters; the code points are sorted. All are created when a text is first
         encoded.
         """
-        places = {character: i for i, character in enumerate(self._characters)}
+        indices = {character: i for i, character in enumerate(self._characters)}
 
         def symbols(piece: str) -> str:
             text = piece.removesuffix(END)
-            codes = [_FIRST_SYMBOL + 2 * places[character] for character in text]
+            codes = [_FIRST_SYMBOL + 2 * indices[character] for character in text]
             if text != piece:
                 codes[-1] += 1
             return "".join(map(chr, codes))
 
         merges = [(symbols(first), symbols(second)) for first, second in self.merges]
         # One more pair stands for all characters that are not in the vocabulary.
-        single = [chr(_FIRST_SYMBOL + i) for i in range(2 * len(places) + 2)]
+        single = [chr(_FIRST_SYMBOL + i) for i in range(2 * len(indices) + 2)]
         live = live_pieces(merges)
         scores = dict.fromkeys(single, 0) | {piece: -rank for piece, rank in live.items()}
 
         def id_of(piece: str) -> int:
-            places = [ord(symbol) - _FIRST_SYMBOL for symbol in piece]
-            if places[0] // 2 == len(self._characters):
+            indices = [ord(symbol) - _FIRST_SYMBOL for symbol in piece]
+            if indices[0] // 2 == len(self._characters):
                 return self.unk_id
-            text = "".join(self._characters[place // 2] for place in places)
-            return self._id_of.get(text + END * (places[-1] % 2), self.unk_id)
+            text = "".join(self._characters[index // 2] for index in indices)
+            return self._id_of.get(text + END * (indices[-1] % 2), self.unk_id)
 
         with tf.init_scope(), tf.device("CPU"):
             return (
@@ -166,8 +166,8 @@ class GptTokenizer(Tokenizer):
         ids, num_bytes = tf.gather(pieces, index), tf.gather(lengths, index)  # (W, None)
         ends = tf.cumsum(num_bytes.flat_values)
         first = tf.cast(ids.row_starts(), tf.int32)  # every word has a token
-        before = tf.gather(tf.cumsum(num_bytes.flat_values, exclusive=True), first)  # (W,)
-        base = tf.cast(word_starts.flat_values, tf.int32) - before
+        bytes_before = tf.gather(tf.cumsum(num_bytes.flat_values, exclusive=True), first)  # (W,)
+        base = tf.cast(word_starts.flat_values, tf.int32) - bytes_before
         ends += tf.gather(base, ids.value_rowids())  # (P,)
         row_splits = tf.gather(ids.row_splits, words.row_splits)
 
@@ -180,25 +180,25 @@ class GptTokenizer(Tokenizer):
 
     def _merged(self, words: tf.Tensor) -> tuple[tf.RaggedTensor, tf.RaggedTensor]:
         """Returns the token ids of words (U,), and the bytes that each token covers: (U, None)."""
-        model, piece_ids, piece_lengths, known = self._model
+        model, piece_ids, piece_lengths, known_codes = self._model
         codes = tf.strings.unicode_decode(words, "UTF-8")  # (U, None)
         code = codes.flat_values
-        place = tf.minimum(tf.searchsorted(known, code), tf.size(known) - 1)
-        place = tf.where(tf.gather(known, place) == code, place, tf.size(known))
-        symbol = _FIRST_SYMBOL + 2 * place
+        index = tf.minimum(tf.searchsorted(known_codes, code), tf.size(known_codes) - 1)
+        index = tf.where(tf.gather(known_codes, index) == code, index, tf.size(known_codes))
+        symbol = _FIRST_SYMBOL + 2 * index
         last = tf.cast(codes.row_limits()[:, None] - 1, tf.int32)  # no word is empty
         is_last = tf.ones_like(last[:, 0])
         symbol += tf.scatter_nd(last, is_last, tf.size(symbol)[None])
         texts = tf.strings.unicode_encode(codes.with_flat_values(symbol), "UTF-8")
-        found, row_splits = sentencepiece(model, texts)
+        pieces, row_splits = sentencepiece(model, texts)
         row_splits = tf.cast(row_splits, tf.int64)
         # Bytes of a piece: those of all characters before its end, minus those before its start.
         width = 1 + tf.reduce_sum(tf.cast(code[:, None] >= [0x80, 0x800, 0x10000], tf.int32), 1)
         bytes_before = tf.concat([[0], tf.cumsum(width)], 0)
-        lengths = tf.gather(piece_lengths, found)
+        lengths = tf.gather(piece_lengths, pieces)
         ends = tf.cumsum(lengths)
         num_bytes = tf.gather(bytes_before, ends) - tf.gather(bytes_before, ends - lengths)
-        ids = tf.gather(piece_ids, found)
+        ids = tf.gather(piece_ids, pieces)
         return (
             tf.RaggedTensor.from_row_splits(ids, row_splits, validate=False),
             tf.RaggedTensor.from_row_splits(num_bytes, row_splits, validate=False),

@@ -136,8 +136,8 @@ class UnigramKernel:
     @cached_property
     def _character_model(self) -> tuple[bytes, int]:
         """The model that splits into characters, and the id of its space; created on first use."""
-        model, known = character_model(self._proto, self._stand_ins)
-        return model, _FIRST_CHARACTER + known.index(SPACE)
+        model, characters = character_model(self._proto, self._stand_ins)
+        return model, _FIRST_CHARACTER + characters.index(SPACE)
 
     def _whole(self, texts: tf.Tensor) -> tf.RaggedTensor:
         return text_ops.fast_sentencepiece(self._model, texts)
@@ -154,9 +154,9 @@ class UnigramKernel:
             last = tf.cumsum(lengths)
             rows, *_ = self._spelled(rows, last - lengths, last, characters)
             number = tf.cumsum(tf.cast(changed, tf.int64)) - 1
-            place = tf.where(changed, ids.nrows() + number, tf.range(ids.nrows()))
-            found = tf.gather(tf.concat([ids, rows], 0), place)
-            return found.values, found.row_splits
+            row_index = tf.where(changed, ids.nrows() + number, tf.range(ids.nrows()))
+            result = tf.gather(tf.concat([ids, rows], 0), row_index)
+            return result.values, result.row_splits
 
         return _if_any(is_unknown, spelled, ids)
 
@@ -190,8 +190,8 @@ class UnigramKernel:
         begins = tf.gather(characters.first_signs, first)
         sizes = tf.gather(characters.first_signs, last) - begins
         counts = tf.where(is_unknown, sizes, 1)  # (P,)
-        before = tf.concat([[0], tf.cumsum(counts)], 0)  # (P + 1,)
-        within = tf.range(before[-1]) - tf.repeat(before[:-1], counts)
+        pieces_before = tf.concat([[0], tf.cumsum(counts)], 0)  # (P + 1,)
+        within = tf.range(pieces_before[-1]) - tf.repeat(pieces_before[:-1], counts)
         is_byte, sign, first, last = (
             tf.repeat(column, counts) for column in (is_unknown, begins, first, last)
         )
@@ -203,7 +203,7 @@ class UnigramKernel:
             tf.gather(self._byte_ids, tf.clip_by_value(byte, 0, 255)),
             tf.repeat(ids.values, counts),
         )
-        row_splits = tf.cast(tf.gather(before, ids.row_splits), tf.int64)
+        row_splits = tf.cast(tf.gather(pieces_before, ids.row_splits), tf.int64)
         return (
             tf.RaggedTensor.from_row_splits(values, row_splits, validate=False),
             tf.where(is_byte, character, first),
@@ -222,10 +222,12 @@ class UnigramKernel:
         ends = tf.gather(tf.math.segment_max(ends, group), group)
         byte = signs - _FIRST_BYTE
         is_byte = (signs >= _FIRST_BYTE) & (signs < _FIRST_CHARACTER)
-        leads = ~(is_byte & (byte >= 0x80) & (byte < 0xC0))
+        begins_character = ~(is_byte & (byte >= 0x80) & (byte < 0xC0))
         columns = (rows, starts, ends, signs == space_id, is_byte)
-        rows, starts, ends, is_space, is_unknown = (tf.boolean_mask(x, leads) for x in columns)
-        first_signs = tf.cast(tf.where(leads)[:, 0], tf.int32)
+        rows, starts, ends, is_space, is_unknown = (
+            tf.boolean_mask(x, begins_character) for x in columns
+        )
+        first_signs = tf.cast(tf.where(begins_character)[:, 0], tf.int32)
         first_signs = tf.concat([first_signs, tf.size(signs)[None]], 0)
         return Characters(rows, starts, ends, is_space, is_unknown, signs, first_signs)
 
@@ -239,8 +241,8 @@ class UnigramKernel:
         lengths = [[len(piece)] for piece in pieces]
         id_of = {piece: i for i, piece in enumerate(pieces)}
         ends = [i for i, p in enumerate(pieces) if p[-1] == "," and p[-2:-1].isdigit()]
-        before = [pieces[i][:-1].replace(SPACE, "") for i in ends]
-        for index, row in zip(ends, self._whole(tf.constant(before, tf.string)), strict=True):
+        stems = [pieces[i][:-1].replace(SPACE, "") for i in ends]
+        for index, row in zip(ends, self._whole(tf.constant(stems, tf.string)), strict=True):
             parts = [pieces[i] for i in row.numpy()]
             if not pieces[index].startswith(SPACE):
                 parts[0] = parts[0].removeprefix(SPACE)
@@ -273,8 +275,10 @@ def _unknown_lengths(characters: Characters, is_unknown: tf.Tensor) -> tf.Tensor
 
     `is_unknown` (P,) marks the unknown pieces; the other entries of the result have no meaning.
     """
-    before = tf.concat([tf.zeros_like(characters.rows[:1], tf.bool), characters.is_unknown], 0)
-    begins = characters.is_unknown & (_is_new(characters.rows) | ~before[:-1])
+    previous_unknown = tf.concat(
+        [tf.zeros_like(characters.rows[:1], tf.bool), characters.is_unknown], 0
+    )
+    begins = characters.is_unknown & (_is_new(characters.rows) | ~previous_unknown[:-1])
     run = tf.cumsum(tf.cast(begins, tf.int32)) - 1
     run = tf.boolean_mask(run, characters.is_unknown)
     sizes = tf.math.segment_sum(tf.ones_like(run), run)
@@ -321,12 +325,12 @@ def _ranges(
     # One more entry, so that the position after the last character can be looked up.
     rows, first_bytes, last_bytes = (tf.pad(x, [[0, 1]]) for x in (rows, first_bytes, last_bytes))
 
-    before = tf.pad(tf.cumsum(tf.cast(visible, tf.int32)), [[1, 0]])  # (C + 1,) visible ones
-    first, last = tf.gather(before, first), tf.gather(before, last)  # (P,)
-    own_row = ids.value_rowids()
-    follows = (tf.gather(rows, first) == own_row) & (first < tf.size(rows) - 1)
+    visible_before = tf.pad(tf.cumsum(tf.cast(visible, tf.int32)), [[1, 0]])  # (C + 1,)
+    first, last = tf.gather(visible_before, first), tf.gather(visible_before, last)  # (P,)
+    piece_rows = ids.value_rowids()
+    follows = (tf.gather(rows, first) == piece_rows) & (first < tf.size(rows) - 1)
     previous = tf.maximum(first - 1, 0)
-    precedes = (tf.gather(rows, previous) == own_row) & (first > 0)
+    precedes = (tf.gather(rows, previous) == piece_rows) & (first > 0)
     start = tf.gather(first_bytes, first)
     empty = tf.where(follows, start, tf.where(precedes, tf.gather(last_bytes, previous), 0))
     end = tf.gather(last_bytes, tf.maximum(last - 1, 0))

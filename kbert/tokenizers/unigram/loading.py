@@ -82,16 +82,18 @@ def load_unigram(
             f"Pass preparation=False for none, or True for ALBERT's. Received: {path} of class "
             f"{name or 'unknown'}"
         )
-    own = folder.is_of(_OWN_PIPELINE, {x for x in _MODEL_TYPES if x})
+    has_own_pipeline = folder.is_of(_OWN_PIPELINE, {x for x in _MODEL_TYPES if x})
     _check_pipeline(folder)
     try:
-        tokenizer = UnigramTokenizer(model, **(settings | _named(folder, own) | options))
+        tokenizer = UnigramTokenizer(
+            model, **(settings | _named(folder, has_own_pipeline) | options)
+        )
     except ValueError as error:
         raise ValueError(f"{error} in {path}") from error
     _check_pieces(folder, tokenizer.vocabulary)
     folder.refuse_added(tokenizer.vocabulary)
     # Only for ALBERT does the template of tokenizer.json override that of the class.
-    folder.check_rows(tokenizer, own_template=own and name != "AlbertTokenizer")
+    folder.check_rows(tokenizer, own_template=has_own_pipeline and name != "AlbertTokenizer")
     return tokenizer
 
 
@@ -103,12 +105,14 @@ def _check_pieces(folder: TokenizerFolder, vocabulary: Sequence[str]) -> None:
     model = folder.full.get("model") or {}
     if model.get("type") != "Unigram":
         return
-    for number, ((there, _), here) in enumerate(zip(model["vocab"], vocabulary, strict=False)):
-        if there != here:
+    for number, ((json_piece, _), model_piece) in enumerate(
+        zip(model["vocab"], vocabulary, strict=False)
+    ):
+        if json_piece != model_piece:
             raise ValueError(
                 "A SentencePiece model and tokenizer.json of a folder must have the same pieces. "
-                f"Received: {there!r} with the id {number} in tokenizer.json, and {here!r} in the "
-                f"model of {folder.path}"
+                f"Received: {json_piece!r} with the id {number} in tokenizer.json, and "
+                f"{model_piece!r} in the model of {folder.path}"
             )
 
 
@@ -116,27 +120,27 @@ def _check_pipeline(folder: TokenizerFolder) -> None:
     """Raises ValueError if a unigram tokenizer.json prepares texts in an unsupported way."""
     if (folder.full.get("model") or {}).get("type") != "Unigram":
         return
-    others = [step for step in folder.normalizers() if step["type"] not in _NORMALIZERS]
-    others += [step for step in folder.normalizers() if not _is_usual(step)]
+    unsupported_steps = [step for step in folder.normalizers() if step["type"] not in _NORMALIZERS]
+    unsupported_steps += [step for step in folder.normalizers() if not _is_usual(step)]
     decomposed = [x for x in folder.normalizers() if x["type"] in ("NFKD", "StripAccents")]
     if len({step["type"] for step in decomposed}) == 1:  # dropping accents needs both steps
-        others += decomposed
-    asked: dict[str, Any] = {"normalizer": others[0]} if others else {}
+        unsupported_steps += decomposed
+    unsupported: dict[str, Any] = {"normalizer": unsupported_steps[0]} if unsupported_steps else {}
     steps = folder.pre_tokenizers()
     kinds = [step.get("type") for step in steps]
     if kinds not in (["Metaspace"], ["WhitespaceSplit", "Metaspace"]):
-        asked["pre_tokenizer"] = kinds
+        unsupported["pre_tokenizer"] = kinds
     else:
         # If words are split first, "first" would put a space before the first word only.
         schemes = ("always", "first") if kinds == ["Metaspace"] else ("always",)
         usual = {"prepend_scheme": schemes, "add_prefix_space": (True,), "replacement": (SPACE,)}
-        said = {name: steps[-1].get(name, values[0]) for name, values in usual.items()}
-        asked |= {name: value for name, value in said.items() if value not in usual[name]}
+        settings = {name: steps[-1].get(name, values[0]) for name, values in usual.items()}
+        unsupported |= {name: value for name, value in settings.items() if value not in usual[name]}
     folder.refuse(
         "Texts must be prepared for a unigram model as ALBERT's, XLNet's, XLM-R's and DeBERTa's "
         "are: quotes and spaces replaced, accents, case, the model's own table, and a space "
         "before the first word (Metaspace)",
-        asked,
+        unsupported,
     )
 
 
@@ -145,8 +149,8 @@ def _is_usual(step: Mapping[str, Any]) -> bool:
     if step["type"] != "Replace":
         return True
     pattern = step.get("pattern")
-    sought = next(iter(pattern.values()), None) if isinstance(pattern, dict) else pattern
-    return (sought, step.get("content")) in _REPLACED
+    searched_text = next(iter(pattern.values()), None) if isinstance(pattern, dict) else pattern
+    return (searched_text, step.get("content")) in _REPLACED
 
 
 def _class_name(folder: TokenizerFolder, path: Path, pieces: list[str]) -> str:
@@ -184,15 +188,20 @@ def _named(folder: TokenizerFolder, own: bool) -> dict[str, Any]:
     that normalizer overrides tokenizer_config.json.
     """
     names = CONFIG_KEYS | {name: name for name in _SETTINGS}
-    found = {name: folder.config[key] for name, key in names.items() if key in folder.config}
+    config_settings = {
+        name: folder.config[key] for name, key in names.items() if key in folder.config
+    }
     kinds = {step["type"] for step in folder.normalizers()}
     if "Precompiled" in kinds or (folder.full.get("model") or {}).get("type") == "Unigram":
-        there = {"lowercase": "Lowercase" in kinds, "keep_accents": "StripAccents" not in kinds}
+        json_settings = {
+            "lowercase": "Lowercase" in kinds,
+            "keep_accents": "StripAccents" not in kinds,
+        }
         if not own:
-            return found | there
+            return config_settings | json_settings
         logging.info(
             "%s: case and accents follow the tokenizer's class and its settings, as in "
             "transformers; tokenizer.json's normalizer has %s",
-            folder.path, there,
+            folder.path, json_settings,
         )  # fmt: skip
-    return found
+    return config_settings

@@ -151,15 +151,15 @@ def _check_charsmap(content: bytes, source: str) -> None:
         return
     size = int.from_bytes(content[:4], "little")
     texts = len(content) - 4 - size
-    sound = size % 1024 == 0 and texts > 0 and content.endswith(b"\0")
-    if sound:
+    is_valid = size % 1024 == 0 and texts > 0 and content.endswith(b"\0")
+    if is_valid:
         units = np.frombuffer(content, "<u4", size // 4, 4).astype(np.int64)
         is_value = units >> 31 == 1
         begin = np.arange(len(units)) ^ (units >> 10 << ((units & 1 << 9) >> 6))
         reach = np.where(is_value, 0, begin | 255)
         values = np.where(is_value, units & (1 << 31) - 1, 0)
-        sound = bool((reach < len(units)).all() and (values < texts).all())
-    if not sound:
+        is_valid = bool((reach < len(units)).all() and (values < texts).all())
+    if not is_valid:
         raise ValueError(
             "The normalisation table of a SentencePiece model must be complete. Received: a "
             f"damaged one of {len(content)} bytes in {source}"
@@ -199,8 +199,8 @@ def character_model(proto: Any, extra: Sequence[str]) -> tuple[bytes, list[str]]
             that the unknown characters of a text cannot be determined.
     """
     in_text = [piece.piece for piece in proto.pieces if piece.type in IN_TEXT]
-    known = sorted({SPACE, *extra, *(piece for piece in in_text if len(piece) == 1)})
-    unclear = sorted(set("".join(in_text)) - set(known))
+    characters = sorted({SPACE, *extra, *(piece for piece in in_text if len(piece) == 1)})
+    unclear = sorted(set("".join(in_text)) - set(characters))
     if unclear:
         raise ValueError(
             "Offsets require a model in which every character of a piece is itself a piece, as "
@@ -213,9 +213,9 @@ def character_model(proto: Any, extra: Sequence[str]) -> tuple[bytes, list[str]]
     model.pieces.add(piece="<unk>", score=0.0, type=UNKNOWN)
     for byte in range(256):
         model.pieces.add(piece=byte_piece(byte), score=0.0, type=BYTE)
-    for character in known:
+    for character in characters:
         model.pieces.add(piece=character, score=0.0, type=NORMAL)
-    return model.SerializeToString(), known
+    return model.SerializeToString(), characters
 
 
 def compile_charsmap(changed: Mapping[str, str]) -> bytes:
@@ -232,7 +232,9 @@ def compile_charsmap(changed: Mapping[str, str]) -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "rules.tsv")
         with open(path, "w", encoding="utf-8") as file:
-            file.writelines(f"{codes(x)}\t{codes(to)}\n" for x, to in changed.items())
+            file.writelines(
+                f"{codes(x)}\t{codes(replacement)}\n" for x, replacement in changed.items()
+            )
         # Only the trainer compiles rules; the model that it learns from one letter is discarded.
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=iter(["a"]),
@@ -288,17 +290,17 @@ def model_of_tokenizer_json(folder: TokenizerFolder) -> bytes:
     names = [piece for piece, _ in vocabulary]
     number = model.get("unk_id")
     unknown = names[number] if type(number) is int and 0 <= number < len(names) else None
-    named = folder.special_tokens().get("unk")
-    if unknown not in ((named,) if named else _UNKNOWN_PIECES):
+    unk_token = folder.special_tokens().get("unk")
+    if unknown not in ((unk_token,) if unk_token else _UNKNOWN_PIECES):
         raise ValueError(
             "A unigram model's unk_id must be the id of its unknown piece, "
-            f"{named or ' or '.join(_UNKNOWN_PIECES)}. Received: unk_id={number!r}, which is "
+            f"{unk_token or ' or '.join(_UNKNOWN_PIECES)}. Received: unk_id={number!r}, which is "
             f"{unknown!r}, in {path}"
         )
     if layout := fairseq_layout(names):
-        own = [name for name in MODEL_BEGINNING if name in FAIRSEQ_BEGINNINGS[layout]]
+        beginning = [name for name in MODEL_BEGINNING if name in FAIRSEQ_BEGINNINGS[layout]]
         offset = len(FAIRSEQ_BEGINNINGS[layout])
-        vocabulary = [*((name, 0.0) for name in own), *vocabulary[offset:-1]]
+        vocabulary = [*((name, 0.0) for name in beginning), *vocabulary[offset:-1]]
     proto = sentencepiece_model_pb2.ModelProto()  # type: ignore[attr-defined]
     proto.trainer_spec.model_type = _UNIGRAM
     try:

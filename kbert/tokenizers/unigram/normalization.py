@@ -102,8 +102,8 @@ class TextPreparation:
 
         # Most batches contain none of them.
         pattern = "|".join(f"(?:{pattern})" for pattern in self._rewrites)
-        found = tf.reduce_any(tf.strings.regex_full_match(texts, rf"(?s)\C*(?:{pattern})\C*"))
-        return tf.cond(found, hidden, lambda: texts)
+        has_match = tf.reduce_any(tf.strings.regex_full_match(texts, rf"(?s)\C*(?:{pattern})\C*"))
+        return tf.cond(has_match, hidden, lambda: texts)
 
     def __call__(self, hidden: tf.Tensor) -> tf.Tensor:
         """Prepares texts (B,) from `hide` for SentencePiece."""

@@ -229,9 +229,9 @@ class UnigramTokenizer(Tokenizer):
         }
 
     def _options(self) -> dict[str, Any]:
-        named = {CONFIG_KEYS.get(name, name): x for name, x in self.settings.items()}
-        del named["special_tokens"]  # under the names of their roles
-        return {"tokenizer_class": self._hugging_face_class, "remove_space": True, **named}
+        config = {CONFIG_KEYS.get(name, name): x for name, x in self.settings.items()}
+        del config["special_tokens"]  # under the names of their roles
+        return {"tokenizer_class": self._hugging_face_class, "remove_space": True, **config}
 
     @property
     def _hugging_face_class(self) -> str:

@@ -132,8 +132,8 @@ def _pieces(layout: str, user_defined: Iterable[str] | None) -> dict[str, Any]:
     elif layout == "deberta":
         roles = ("pad", "bos", "eos", "unk")
         pieces = {f"{role}_id": number for number, role in enumerate(roles)}
-        named = zip(roles, DEBERTA_BEGINNING, strict=True)
-        pieces |= {f"{role}_piece": piece for role, piece in named}
+        role_pieces = zip(roles, DEBERTA_BEGINNING, strict=True)
+        pieces |= {f"{role}_piece": piece for role, piece in role_pieces}
         usual = ()
     elif layout == "xlnet":
         pieces = {"unk_id": 0, "bos_id": 1, "eos_id": 2, "pad_id": -1}
@@ -153,13 +153,13 @@ def _sample(lines: Iterable[bytes], size: int, seed: int) -> list[bytes]:
     The trainer's own sampling differs from process to process.
     """
     generator = random.Random(seed)
-    kept: list[bytes] = []
+    sample: list[bytes] = []
     for number, line in enumerate(lines):
         if number < size:
-            kept.append(line)
-        elif (place := generator.randrange(number + 1)) < size:
-            kept[place] = line
-    return kept
+            sample.append(line)
+        elif (index := generator.randrange(number + 1)) < size:
+            sample[index] = line
+    return sample
 
 
 def _lines(texts: Iterable[str | bytes], text: TextPreparation) -> Iterator[bytes]:

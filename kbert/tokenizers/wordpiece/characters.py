@@ -46,7 +46,7 @@ class CharacterRules:
 
     def within(self, characters: Container[str]) -> CharacterRules:
         """Returns the rules that apply to texts made of `characters` only."""
-        changed = {x: to for x, to in self.changed.items() if x in characters}
+        changed = {x: replacement for x, replacement in self.changed.items() if x in characters}
         parts = (self.alone, self.cased, self.ignorable)
         alone, *around = ("".join(x for x in part if x in characters) for part in parts)
         return CharacterRules(changed, alone, *(around if _SIGMA in characters else ("", "")))
@@ -80,8 +80,8 @@ def character_rules(lowercase: bool, strip_accents: bool, split_chinese: bool) -
     split, normal = on_cpu(pieces, texts), on_cpu(normal, texts)
     ids = split(tf.constant([f"a{x}b" for x in _CHARACTERS]))
     counts = ids.row_lengths().numpy()
-    last = tf.gather(ids.values, ids.row_limits() - 1).numpy()
-    apart = last == _PROBE.index("b")
+    last_ids = tf.gather(ids.values, ids.row_limits() - 1).numpy()
+    apart = last_ids == _PROBE.index("b")
     spaces = set(itertools.compress(_CHARACTERS, apart & (counts == 2)))
     alone = "".join(itertools.compress(_CHARACTERS, apart & (counts == 3)))
 
@@ -89,14 +89,14 @@ def character_rules(lowercase: bool, strip_accents: bool, split_chinese: bool) -
         return [x.decode() for x in normal(tf.constant(list(texts))).numpy().tolist()]
 
     changed = {}
-    for before, after in zip(_CHARACTERS, become(_CHARACTERS), strict=True):
-        after = "".join(" " if x in spaces else x for x in after)
-        if after != before:
-            changed[before] = after
+    for character, replacement in zip(_CHARACTERS, become(_CHARACTERS), strict=True):
+        replacement = "".join(" " if x in spaces else x for x in replacement)
+        if replacement != character:
+            changed[character] = replacement
     # Whether "Σ" ends a word depends on the letter before it, skipping ignorable characters.
     direct = [x.endswith("ς") for x in become(f"{x}{_SIGMA}" for x in _CHARACTERS)]
     behind = [x.endswith("ς") for x in become(f"Α{x}{_SIGMA}" for x in _CHARACTERS)]
     cased = "".join(itertools.compress(_CHARACTERS, direct))
-    ignored = [two and not one for one, two in zip(direct, behind, strict=True)]
+    ignored = [is_final and not is_cased for is_cased, is_final in zip(direct, behind, strict=True)]
     ignorable = "".join(itertools.compress(_CHARACTERS, ignored))
     return CharacterRules(changed, alone, cased, ignorable)

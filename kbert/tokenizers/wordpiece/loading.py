@@ -90,34 +90,35 @@ def _check_pipeline(folder: TokenizerFolder, vocabulary: list[str]) -> None:
     """
     if not (model := folder.full.get("model")):  # KerasHub has a different file of that name
         return
-    own = _has_own_pipeline(folder)
+    has_own_pipeline = _has_own_pipeline(folder)
     kinds = [step["type"] for step in folder.normalizers()]
     words = [step.get("type") for step in folder.pre_tokenizers()]
     prefix = model.get("continuing_subword_prefix", "##")
     usual = special_tokens(vocabulary)[ROLES.index("unk")]
     unknown = model.get("unk_token", usual)
-    found = {
+    settings = {
         "type": (model["type"], model["type"] != "WordPiece"),
-        "normalizer": (kinds, not own and kinds != ["BertNormalizer"]),
+        "normalizer": (kinds, not has_own_pipeline and kinds != ["BertNormalizer"]),
         "clean_text": (
             False,
-            not own and any(x.get("clean_text") is False for x in folder.normalizers()),
+            not has_own_pipeline
+            and any(x.get("clean_text") is False for x in folder.normalizers()),
         ),
-        "pre_tokenizer": (words, not own and words != ["BertPreTokenizer"]),
+        "pre_tokenizer": (words, not has_own_pipeline and words != ["BertPreTokenizer"]),
         "continuing_subword_prefix": (prefix, prefix != "##"),
         "unk_token": (unknown, unknown != usual),
     }
     folder.refuse(
         "WordPiece must have BERT's normalizer and words (BertNormalizer, BertPreTokenizer)",
-        {name: value for name, (value, is_other) in found.items() if is_other},
+        {name: value for name, (value, is_other) in settings.items() if is_other},
     )
     added = {entry["content"] for entry in folder.added_tokens()}
-    places = {piece: number for number, piece in enumerate(vocabulary)}
+    id_of = {piece: number for number, piece in enumerate(vocabulary)}
     for piece, number in model.get("vocab", {}).items():
-        if places.get(piece, number if piece in added else None) != number:
+        if id_of.get(piece, number if piece in added else None) != number:
             raise ValueError(
                 "vocab.txt and tokenizer.json of a folder must have the same tokens. Received: "
-                f"{piece!r} with the id {number} in tokenizer.json, and {places.get(piece)} in "
+                f"{piece!r} with the id {number} in tokenizer.json, and {id_of.get(piece)} in "
                 f"vocab.txt of {folder.path}"
             )
 
@@ -135,7 +136,7 @@ def _with_added_tokens(
     pieces = list(vocabulary)
     added = [entry for entry in folder.added_tokens() if entry["content"] not in roles]
     listed = {entry["content"] for entry in added}
-    named = sorted(folder.specials_without_role() - {*roles, *listed})
+    unlisted = sorted(folder.specials_without_role() - {*roles, *listed})
     for entry in sorted(added, key=lambda entry: entry["id"]):
         token, number = entry["content"], ids.setdefault(entry["content"], entry["id"])
         if number > len(pieces):
@@ -145,7 +146,7 @@ def _with_added_tokens(
             )
         if number == len(pieces):
             pieces.append(token)
-    pieces += [token for token in named if token not in ids]
+    pieces += [token for token in unlisted if token not in ids]
     specials = folder.specials_without_role()
     late = [
         entry["content"]
@@ -154,17 +155,17 @@ def _with_added_tokens(
     ]
     single = [entry["content"] for entry in added if entry.get("single_word")]
     words = {*(folder.full.get("model") or {}).get("vocab", {})}
-    if both := sorted(token for token in words.intersection(single) if token.isalnum()):
+    if conflicting := sorted(token for token in words.intersection(single) if token.isalnum()):
         raise ValueError(
             "A token that is found as a whole word (single_word) must not be a word piece too. "
-            f"Received: {both[0]!r} as both in {folder.path / 'tokenizer.json'}"
+            f"Received: {conflicting[0]!r} as both in {folder.path / 'tokenizer.json'}"
         )
-    found = {
-        "added_tokens": [*listed, *named],
+    arguments = {
+        "added_tokens": [*listed, *unlisted],
         "normalized_tokens": late,
         "single_word_tokens": single,
     }
-    return pieces, {name: tokens for name, tokens in found.items() if tokens}
+    return pieces, {name: tokens for name, tokens in arguments.items() if tokens}
 
 
 def _check_words(folder: TokenizerFolder) -> None:
@@ -172,26 +173,26 @@ def _check_words(folder: TokenizerFolder) -> None:
 
     tokenizer.json and, without it, the tokenizer's class and settings define the rules.
     """
-    named, stem = folder.class_name, folder.stem
-    if not named:
-        told = folder.model_config.get("model_type")
-        named = "RoFormerTokenizer" if told == "roformer" else "BertTokenizer"
-        stem = named.removesuffix("Tokenizer")
+    class_name, stem = folder.class_name, folder.stem
+    if not class_name:
+        model_type = folder.model_config.get("model_type")
+        class_name = "RoFormerTokenizer" if model_type == "roformer" else "BertTokenizer"
+        stem = class_name.removesuffix("Tokenizer")
     if folder.full.get("model") and stem not in _SEGMENTERS:
         return  # tokenizer.json defines how words are split, and is checked
-    asked: dict[str, Any] = {} if stem in _AS_BERT else {"tokenizer_class": named}
-    asked |= {k: folder.config[k] for k in _BASIC if folder.config.get(k) not in _BASIC[k]}
+    unsupported: dict[str, Any] = {} if stem in _AS_BERT else {"tokenizer_class": class_name}
+    unsupported |= {k: folder.config[k] for k in _BASIC if folder.config.get(k) not in _BASIC[k]}
     specials = {*folder.special_tokens().values(), *SPECIAL_TOKENS, *FAIRSEQ_TOKENS}
-    if kept := sorted({*(folder.config.get("never_split") or ())} - specials):
-        asked["never_split"] = kept
-    if asked:
-        shown = ", ".join(f"{name}={value!r}" for name, value in asked.items())
+    if never_split := sorted({*(folder.config.get("never_split") or ())} - specials):
+        unsupported["never_split"] = never_split
+    if unsupported:
+        received = ", ".join(f"{name}={value!r}" for name, value in unsupported.items())
         raise ValueError(
             "WordPiece requires BERT's words; words that Python programs such as jieba and MeCab "
             "split are not supported in a graph. kbert.Encoder.from_preset loads the model "
             "without its tokenizer; if the words are BERT's, set "
             '"tokenizer_class": "BertTokenizer" in tokenizer_config.json. '
-            f"Received: {shown} in {folder.path}"
+            f"Received: {received} in {folder.path}"
         )
 
 
@@ -219,31 +220,33 @@ def _of_tokenizer_json(folder: TokenizerFolder) -> list[str]:
 def _settings(folder: TokenizerFolder) -> dict[str, Any]:
     """Returns the arguments of `WordPieceTokenizer` that the files set: name -> value."""
     config, path = folder.config, folder.path / "tokenizer.json"
-    found = {name: config[key] for name, key in CONFIG_KEYS.items() if key in config}
+    settings = {name: config[key] for name, key in CONFIG_KEYS.items() if key in config}
     if "special_tokens_in_text" in config:
-        found["special_tokens_in_text"] = config["special_tokens_in_text"]
+        settings["special_tokens_in_text"] = config["special_tokens_in_text"]
     model = folder.full.get("model") or {}
     check_forms(model, {"max_input_chars_per_word": _LENGTH}, path)
     if "max_input_chars_per_word" in model:
-        found["max_word_characters"] = model["max_input_chars_per_word"]
+        settings["max_word_characters"] = model["max_input_chars_per_word"]
     for step in folder.normalizers():
         names = ("lowercase", "strip_accents", "handle_chinese_chars")
         check_forms(step, dict.fromkeys(names, FLAG), path)
-        there = {
+        json_settings = {
             "lowercase": step.get("lowercase", True),
             "strip_accents": step.get("strip_accents"),
             "split_chinese": step.get("handle_chinese_chars", True),
         }
         if not _has_own_pipeline(folder):
-            return found | there
-        own = _DEFAULTS | {name: found[name] for name in _DEFAULTS if name in found}
-        if own != there:
+            return settings | json_settings
+        class_settings = _DEFAULTS | {
+            name: settings[name] for name in _DEFAULTS if name in settings
+        }
+        if class_settings != json_settings:
             logging.info(
                 "%s: %s, which follow the tokenizer's class and its settings, as in "
                 "transformers; tokenizer.json's normalizer has %s",
-                folder.path, own, there,
+                folder.path, class_settings, json_settings,
             )  # fmt: skip
-    return _DEFAULTS | found if model and _has_own_pipeline(folder) else found
+    return _DEFAULTS | settings if model and _has_own_pipeline(folder) else settings
 
 
 def _has_own_pipeline(folder: TokenizerFolder) -> bool:

@@ -116,17 +116,24 @@ class WordPieceTokenizer(Tokenizer):
         self.split_chinese = split_chinese
         self.special_tokens_in_text = special_tokens_in_text
         self.max_word_characters = max_word_characters
-        whole = set(added_tokens)
-        self.continuation = np.array([p.startswith("##") and p not in whole for p in vocabulary])
+        added_set = set(added_tokens)
+        self.continuation = np.array(
+            [p.startswith("##") and p not in added_set for p in vocabulary]
+        )
         check_added_tokens(vocabulary, tokens, added_tokens, (), None)
-        named = {"normalized_tokens": normalized_tokens, "single_word_tokens": single_word_tokens}
-        for name, chosen in named.items():
-            if others := sorted(set(chosen) - whole):
-                raise ValueError(f"`{name}` must be added tokens. Received: {others[0]!r}")
-        self.added_tokens = sorted(whole, key=self._id_of.__getitem__)
+        token_options = {
+            "normalized_tokens": normalized_tokens,
+            "single_word_tokens": single_word_tokens,
+        }
+        for name, chosen in token_options.items():
+            if not_added := sorted(set(chosen) - added_set):
+                raise ValueError(f"`{name}` must be added tokens. Received: {not_added[0]!r}")
+        self.added_tokens = sorted(added_set, key=self._id_of.__getitem__)
         self.normalized_tokens = sorted(set(normalized_tokens), key=self._id_of.__getitem__)
         self.single_word_tokens = sorted(set(single_word_tokens), key=self._id_of.__getitem__)
-        early = whole.difference(normalized_tokens).union(tokens if special_tokens_in_text else ())
+        early = added_set.difference(normalized_tokens).union(
+            tokens if special_tokens_in_text else ()
+        )
         self._in_given = self._segments(early)
         self._in_normal = self._segments(self.normalized_tokens)
         # Added tokens may contain what other tokens cannot. The placeholder has punctuation inside,
@@ -167,8 +174,8 @@ class WordPieceTokenizer(Tokenizer):
         late = [token for token in tokens if token in self.normalized_tokens]
         with tf.init_scope(), tf.device("CPU"):
             normal = self._normalize(tf.constant(late, tf.string)).numpy().tolist()
-        written = dict(zip(late, map(bytes.decode, normal), strict=True))
-        ids = {written.get(token, token): self._id_of[token] for token in tokens}
+        normal_forms = dict(zip(late, map(bytes.decode, normal), strict=True))
+        ids = {normal_forms.get(token, token): self._id_of[token] for token in tokens}
         ids.pop("", None)  # tokens of accents only normalise to nothing
         if not ids:
             return None
@@ -176,7 +183,7 @@ class WordPieceTokenizer(Tokenizer):
             ids,
             None,
             SPACES if late else " ",
-            single_words={written.get(t, t) for t in self.single_word_tokens if t in tokens},
+            single_words={normal_forms.get(t, t) for t in self.single_word_tokens if t in tokens},
             # At this point Hugging Face's normaliser has already put spaces around them.
             alone=CHINESE if late and self.split_chinese else None,
         )
@@ -207,13 +214,13 @@ class WordPieceTokenizer(Tokenizer):
         settings = self.settings
         for name in ("added_tokens", "normalized_tokens", "single_word_tokens"):
             settings.pop(name, None)
-        named = {CONFIG_KEYS.get(name, name): value for name, value in settings.items()}
+        config = {CONFIG_KEYS.get(name, name): value for name, value in settings.items()}
         if self.added_tokens:
-            named["added_tokens_decoder"] = {
+            config["added_tokens_decoder"] = {
                 str(self._id_of[token]): self._added_entry(token) for token in self.added_tokens
             }
         name = "MPNetTokenizer" if self.pair_separators == 2 else "BertTokenizer"
-        return {"tokenizer_class": name, **named}
+        return {"tokenizer_class": name, **config}
 
     def _added_entry(self, token: str) -> dict[str, Any]:
         """Returns the tokenizer.json entry of an added token, without its id."""
@@ -223,11 +230,11 @@ class WordPieceTokenizer(Tokenizer):
 
     def tokenizer_json(self) -> bytes:
         """Returns the content of Hugging Face's tokenizer.json, with no tokens around texts."""
-        whole = self.special_tokens.values() if self.special_tokens_in_text else ()
+        text_specials = self.special_tokens.values() if self.special_tokens_in_text else ()
         return tokenizer_json(
             self.vocabulary,
             unk_token=self.unk_token,
-            special_tokens=sorted(whole, key=self.token_to_id),
+            special_tokens=sorted(text_specials, key=self.token_to_id),
             added_tokens=[self._added_entry(token) for token in self.added_tokens],
             lowercase=self.lowercase,
             strip_accents=self.strip_accents,

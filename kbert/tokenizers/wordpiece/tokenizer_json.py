@@ -36,7 +36,7 @@ def tokenizer_json(
         {'[UNK]': 0, 'pen': 1}
     """
     ids = {piece: number for number, piece in enumerate(vocabulary)}
-    found = [
+    entries = [
         *({"id": ids[t], **added_entry(t, False, special=True)} for t in special_tokens),
         *({"id": ids[entry["content"]], **entry} for entry in added_tokens),
     ]
@@ -44,7 +44,7 @@ def tokenizer_json(
         "version": "1.0",
         "truncation": None,
         "padding": None,
-        "added_tokens": sorted(found, key=lambda entry: entry["id"]),
+        "added_tokens": sorted(entries, key=lambda entry: entry["id"]),
         "normalizer": {
             "type": "BertNormalizer",
             "clean_text": True,

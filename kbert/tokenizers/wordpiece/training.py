@@ -150,20 +150,20 @@ def _cover(counts: Counter[str], coverage: float) -> tuple[dict[str, int], list[
     codes = np.frombuffer("".join(words).encode("utf-32-le"), np.uint32)
     starts = np.cumsum(lengths) - lengths
 
-    seen = np.bincount(codes, weights=np.repeat(repeats, lengths))
-    order = np.argsort(-seen, kind="stable")  # ties by code point
-    covered = np.cumsum(seen[order])
+    char_counts = np.bincount(codes, weights=np.repeat(repeats, lengths))
+    order = np.argsort(-char_counts, kind="stable")  # ties by code point
+    covered = np.cumsum(char_counts[order])
     size = np.searchsorted(covered, coverage * covered[-1]) + 1
-    in_alphabet = np.zeros(len(seen), bool)
+    in_alphabet = np.zeros(len(char_counts), bool)
     in_alphabet[order[:size]] = True
-    in_alphabet &= seen > 0
+    in_alphabet &= char_counts > 0
 
     spelled = np.logical_and.reduceat(in_alphabet[codes], starts)
     is_inner = np.repeat(spelled, lengths)
     is_inner[starts] = False
-    kept = {words[i]: int(repeats[i]) for i in np.flatnonzero(spelled)}
+    spelled_counts = {words[i]: int(repeats[i]) for i in np.flatnonzero(spelled)}
     inner = np.unique(codes[is_inner])
-    return kept, [chr(c) for c in np.flatnonzero(in_alphabet)], [chr(c) for c in inner]
+    return spelled_counts, [chr(c) for c in np.flatnonzero(in_alphabet)], [chr(c) for c in inner]
 
 
 def _merge(

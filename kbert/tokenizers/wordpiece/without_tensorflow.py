@@ -51,8 +51,8 @@ class WordSpacing(dict):
         return text.translate(self)
 
     def __missing__(self, code: int) -> str:
-        self[code] = found = "".join(map(self._spaced, self._normal(chr(code))))
-        return found
+        self[code] = spaced = "".join(map(self._spaced, self._normal(chr(code))))
+        return spaced
 
     def _normal(self, character: str) -> str:
         if character in _SPACES:
@@ -62,15 +62,15 @@ class WordSpacing(dict):
         if self._lowercase:
             character = character.lower()
         if self._strip_accents:
-            whole = unicodedata.normalize("NFD", character)
-            character = "".join(x for x in whole if unicodedata.category(x) != "Mn")
+            decomposed = unicodedata.normalize("NFD", character)
+            character = "".join(x for x in decomposed if unicodedata.category(x) != "Mn")
         return character
 
     def _spaced(self, character: str) -> str:
         category = unicodedata.category(character)
         if category == "Zs":
             return " "
-        alone = character in _ASCII_MARKS or category.startswith("P")
-        if alone or (self._split_chinese and _CHINESE.match(character)):
+        is_punctuation = character in _ASCII_MARKS or category.startswith("P")
+        if is_punctuation or (self._split_chinese and _CHINESE.match(character)):
             return f" {character} "
         return character

@@ -87,10 +87,10 @@ def _frames(max_characters: int) -> np.ndarray:
             "max_characters must be 3 or more, because it includes the begin and the end of a "
             f"word. Received: {max_characters}"
         )
-    place = np.arange(max_characters)
+    column = np.arange(max_characters)
     length = np.array([*range(max_characters - 1), 1])[:, None]
     frames = np.select(
-        [place == 0, place <= length, place == length + 1],
+        [column == 0, column <= length, column == length + 1],
         [_BEGIN_OF_WORD, 0, _END_OF_WORD],
         _FILLER,
     )

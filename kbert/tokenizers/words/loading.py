@@ -24,8 +24,8 @@ def load_characters(folder: TokenizerFolder, **options: Any) -> CharacterTokeniz
     """
     path = folder.path / "tokenizer_config.json"
     check_forms(folder.config, {"max_characters": ("an integer", _is_int)}, path)
-    said = {k: v for k, v in folder.config.items() if k == "max_characters"}
-    return CharacterTokenizer(**(said | options))
+    settings = {k: v for k, v in folder.config.items() if k == "max_characters"}
+    return CharacterTokenizer(**(settings | options))
 
 
 def _is_int(value: Any) -> bool:

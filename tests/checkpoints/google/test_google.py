@@ -404,7 +404,7 @@ def test_a_missing_size_is_named(release):
     content = {k: v for k, v in BERT.items() if k != "type_vocab_size"}
     (release / "bert_config.json").write_text(json.dumps(content))
     with pytest.raises(
-        ValueError, match=r"must give type_vocab_size. Received: .*bert_config.json"
+        ValueError, match=r"must have type_vocab_size. Received: .*bert_config.json"
     ):
         read_checkpoint(release)
 

@@ -789,7 +789,7 @@ def test_what_is_inferred_can_be_written(model_type):
         ("bert", {"embedding_size": 4, "num_segments": 0}, "hidden width; it has 1 or more"),
         ("roberta", {"num_segments": 1}, "its single segment is num_segments=0"),
         ("roberta", {"num_segments": 0, "num_layer_groups": 1}, "its layers share no weights"),
-        ("albert", {"pooler_activation": "gelu"}, "ALBERT cannot be .*: its pooler has tanh"),
+        ("albert", {"pooler_activation": "gelu"}, "ALBERT does not .*: its pooler has tanh"),
         ("distilbert", {}, "num_segments is 0 in all of them; its pooler has relu"),
         ("distilbert", {"num_segments": 0, "layer_norm_epsilon": 1e-5}, "epsilon is 1e-12 in all"),
         ("electra", {}, "ELECTRA does not support this model: its pooler has gelu"),
@@ -915,7 +915,7 @@ def test_roberta_s_rows_without_a_use_are_zeros_and_its_segment_is_none():
     again = import_model(content, there, "")
     np.testing.assert_array_equal(again.arrays["encoder/embeddings/padding"], np.full(16, 3))
     del there["roberta.embeddings.token_type_embeddings.weight"]
-    with pytest.raises(ValueError, match=r"weights of a RoBERTa hold .*token_type_embeddings"):
+    with pytest.raises(ValueError, match=r"weights of a RoBERTa must .*token_type_embeddings"):
         import_model(content, there, "")
 
 

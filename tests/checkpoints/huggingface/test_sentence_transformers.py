@@ -137,7 +137,7 @@ def test_another_similarity_is_told_of(tokenizer, tmp_path, name, told, caplog):
         (
             "config_sentence_transformers.json",
             {"prompts": {"passage": "p: "}},
-            "Prompts are query and document.*Received: passage",
+            "Prompts must be query and document.*Received: passage",
         ),
         (
             "config_sentence_transformers.json",

@@ -245,7 +245,7 @@ def test_another_base_another_task_and_damaged_folders_are_refused(tokenizer, tm
     task.save_to_preset(tmp_path / "preset")
     with pytest.raises(ValueError, match="contains a preset, whose weights"):
         adapters.save(task, tmp_path / "preset")
-    with pytest.raises(FileNotFoundError, match=r"holds adapter.json. Received: .*nowhere"):
+    with pytest.raises(FileNotFoundError, match=r"must contain adapter.json. Received: .*nowhere"):
         adapters.load(encoder, tmp_path / "nowhere")
     with pytest.raises(ValueError, match=r"Pass the `name` of the adapter to save"):
         adapters.save(encoder, tmp_path / "none")

@@ -135,7 +135,7 @@ def test_what_is_not_understood_is_refused(tmp_path):
         ({"bias": "all"}, "`bias` of peft's LoRA must be 'none' to .* Received: 'all'"),
         ({"r": 4}, "`r` must be the rank of the weights. Received: r=4"),
         ({"r": None}, "`rank` must be a whole number"),
-        ({"init_lora_weights": "pissa"}, "`init_lora_weights` .* must be True here. .*'pissa'"),
+        ({"init_lora_weights": "pissa"}, "`init_lora_weights` .* must be True to be .*'pissa'"),
         ({"alora_invocation_tokens": [1]}, r"these options of .*alora_invocation_tokens=\[1\]"),
     ):
         (folder / "adapter_config.json").write_text(json.dumps({**content, **changes}))

@@ -31,7 +31,7 @@ def test_arguments_are_shown():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("size:sparsity=0.5", r"by magnitude or movement, to a share.*Received: 'size:sparsity=0"),
+        ("size:sparsity=0.5", r"magnitude or movement with a .*Received: 'size:sparsity=0"),
         ("movement", r"such as movement:sparsity=0.85. Received: 'movement'"),
         ("movement:0.5", r"name=value, .*Received: '0.5' in 'movement:0.5'"),
         ("movement:sparsity=2", r"`sparsity` must be .*Received: 2"),

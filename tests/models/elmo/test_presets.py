@@ -83,7 +83,7 @@ def test_a_mix_stays_as_it_was_handed_in(released, tmp_path):
 
 
 def test_folders_of_another_kind(released, tmp_path):
-    rule = "must hold an encoder .*Received: a language model"
+    rule = "must contain an encoder .*Received: a language model"
     with pytest.raises(ValueError, match=rule):
         kbert.Encoder.from_preset(released[2])
     with pytest.raises(ValueError, match=rule):

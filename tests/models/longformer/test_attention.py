@@ -252,5 +252,5 @@ def test_configs_it_is_not_for(changes, message):
 def test_an_encoder_without_global_tokens_takes_none():
     encoder = Encoder(tiny_config())
     assert "global_positions" not in encoder.input_names
-    with pytest.raises(ValueError, match=r"An encoder takes `token_ids` .* global_positions"):
+    with pytest.raises(ValueError, match=r"has the inputs `token_ids` .* global_positions"):
         encoder({"token_ids": np.ones((1, 3), "int32"), "global_positions": np.zeros((1, 1))})

@@ -194,9 +194,9 @@ def test_a_preset_has_all(reverser, tmp_path):
     )
     with pytest.raises(ValueError, match=r"loaded as, CausalLM. Received: a Translator"):
         kbert.tasks.CausalLM.from_preset(tmp_path)
-    with pytest.raises(ValueError, match=r"must hold an encoder.*Received: an encoder-decoder"):
+    with pytest.raises(ValueError, match=r"must contain an encoder.*Received: an encoder-decoder"):
         kbert.Translator.from_preset(tmp_path, new_head=True)
-    with pytest.raises(ValueError, match=r"must hold an encoder.*Received: an encoder-decoder"):
+    with pytest.raises(ValueError, match=r"must contain an encoder.*Received: an encoder-decoder"):
         kbert.tasks.TextClassifier.from_preset(tmp_path, new_head=True, labels=["a", "b"])
 
 
