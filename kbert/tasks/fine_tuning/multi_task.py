@@ -132,7 +132,7 @@ class MultiTask(KerasEdits, TrainStep, keras.Model):
         """
         if edited_tasks := [name for name, task in self.tasks.items() if task.variant is not None]:
             raise ValueError(
-                "enable_lora() adds one named edit for all tasks, so no task may have its own named "
+                "enable_lora() adds a named edit for all tasks, so no task may have its own named "
                 f"edit. Received: named edits of {', '.join(edited_tasks)}"
             )
         return super().enable_lora(rank, **options)
