@@ -288,6 +288,8 @@ def _text_columns(table: Table) -> tuple[str, ...]:
         if all(name in table for name in names):
             return names
     hint = "; for a batched tf.data.Dataset pass dataset.unbatch()" if "words" in table else ""
+    if "token_ids" in table:
+        hint = "; for batches of token ids build a keras.Model on kbert.Encoder (docs/keras.md)"
     raise ValueError(
         "The table must have the column `text`, or `first` and `second` for pairs; rename its "
         f"columns with rename(){hint}. Received: {', '.join(table.columns)}"
