@@ -142,7 +142,7 @@ def test_batches_of_ids_are_for_a_model_of_ones_own(encoder, tokenizer):
 
 def test_features_of_an_elmo_are_its_own():
     config = kbert.ElmoConfig(
-        filters=((1, 4),), num_highway_layers=1, projection_size=4, num_layers=1, cell_size=8
+        filters=((1, 4),), num_highway=1, projection_size=4, num_layers=1, lstm_size=8
     )
     with pytest.raises(TypeError, match=r"elmo\.embed\(texts\)"):
         kbert.features(kbert.Elmo(config), kbert.CharacterTokenizer(), ["a text"])
