@@ -32,7 +32,7 @@ class Causal(OnShards):
 
 
 class RememberedText(Causal):
-    """The objective memory_lm."""
+    """The objective memory_lm: the next token, with a memory of earlier text (Transformer-XL)."""
 
     UNREAD = (
         *(MaskingSettings, ReplacedTokensOptions, HybridOptions, VocabularyOptions),

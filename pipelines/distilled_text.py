@@ -66,7 +66,11 @@ class DistilledText(MaskedText):
         return self.reads_heads or init == EMBEDDINGS
 
     def make_task(self) -> Distiller:
-        """Makes teacher and student, not compiled."""
+        """Makes the distiller of teacher and student, not compiled.
+
+        Raises:
+            ValueError: --export_dir is given for a recipe without heads, or a model does not fit.
+        """
         options = self.options
         if options.export_dir and not self.reads_heads:
             raise ValueError(

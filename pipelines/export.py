@@ -5,30 +5,30 @@ r"""Exports a model: for TensorFlow Serving, ONNX Runtime, OpenVINO, LiteRT or P
   kbert-export --preset=out/preset --output_dir=reviews-ov --format=openvino --precision=bfloat16
   kbert-export --preset=out/preset --output_dir=reviews-lite --format=litert --widths=64,256
 
-Formats, what they take, and the extra that each needs:
+Formats, their inputs, and the extra that each requires:
 
-  savedmodel   text; for every task. Written as OUTPUT_DIR/1, then 2, 3, …
-  onnx         token ids, of rows of any number and length; pip install 'kbert[onnx]'
+  savedmodel   text; every task. Written to OUTPUT_DIR/1, then 2, 3, …
+  onnx         token ids, rows of any number and length; pip install 'kbert[onnx]'
   openvino     the same; pip install 'kbert[openvino]'
-  litert       token ids of one row, of a few widths; pip install 'kbert[litert]'
+  litert       token ids, one row of a few possible lengths; pip install 'kbert[litert]'
   safetensors  weights, config and tokenizer as Hugging Face's transformers loads them
 
-Onnx, openvino and litert are for tasks on an encoder: classes, numbers, tags, answers, masks; onnx
-is also for a language model and a translator, whose whole loop is in the model: greedy, or with a
-beam of --beam_width, for --max_new_tokens. They go into a new or empty folder, with the tokenizer's
-files beside the model and export.json, which says what is in it.
-kbert.export.load_exported(folder).predict(texts) answers with one. For onnx and openvino there is
-also the tokenizer as a graph, texts in, rows out, where it is exact; what is printed says so, or
-why not.
+onnx, openvino and litert support tasks on an encoder: classes, numbers, tags, answers, masks and
+embeddings. onnx also supports language models and translators. Their whole decoding loop is in the
+model: greedy, or with --beam_width, for at most --max_new_tokens. --output_dir must be new or
+empty; it gets the model, the tokenizer's files and export.json, which describes the export.
+kbert.export.load_exported(folder).predict(texts) predicts with it. For onnx and openvino the
+tokenizer is also written as a graph from texts to rows, if the graph is exact; the program prints
+its files, or the reason why there is none.
 
-Precisions: float32; int8, but for safetensors; bfloat16 for openvino, savedmodel and safetensors. A
-SavedModel in int8 is a quarter as large, and as fast as before: its weights are float32 once it is
-loaded.
+Precisions: float32 for every format; int8 for all but safetensors; bfloat16 for openvino,
+savedmodel and safetensors. A SavedModel in int8 is a quarter as large, but not faster: its weights
+are converted to float32 when it is loaded.
 
-Whatever computes in another way than TensorFlow in float32 is run beside it on texts, ten of ours
-or --texts, before it is kept: the largest difference is printed, and above --tolerance the folder
-is not written. What 8 bits cost in your metric, evaluate says:
-kbert.export.load_exported(folder).evaluate(data).
+Exports to onnx, openvino and litert, and SavedModels in int8 or bfloat16, are checked before they
+are kept: they run on ten built-in texts, or on --texts. The program reports the largest difference
+from TensorFlow in float32; above --tolerance nothing is written. To measure the effect of 8 bits on
+the metric of a task: kbert.export.load_exported(folder).evaluate(data).
 """
 
 from absl import flags

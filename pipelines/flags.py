@@ -236,7 +236,7 @@ def default_checkpoints(options: flags.FlagValues) -> None:
 
 
 def departures(options: flags.FlagValues, chosen: Recipe) -> list[str]:
-    """Lists the differences of the flags from the recipe, as `flag=value (the recipe's value)`."""
+    """Returns the differences of the flags from the recipe, as `flag=value (recipe's value)`."""
     wanted = {**chosen.settings(), **_as_flags(chosen)}
     if options.phases is None:
         wanted["sequence_length"] = wanted.pop("phases")

@@ -1,21 +1,22 @@
-r"""Makes a model smaller: layers, heads, neurons and tokens that it can do without are taken out.
+r"""Prunes a model: removes layers, attention heads, neurons and tokens of the vocabulary.
 
   kbert-prune --model=out/preset --heads=0.4 --data=train.csv --output_dir=small
   kbert-prune --model=out/preset --layers=bottom:6 --neurons=0.5 --output_dir=small
   kbert-prune --model=bert-base-multilingual-cased --vocabulary='texts/*.txt' --output_dir=german
 
-What is taken out is gone: kernels and tables are smaller, and so are time and memory. In this
+Kernels and tables become smaller, so the model needs less time and memory. It is pruned in this
 order:
 
-  --vocabulary  tokens that these texts do not use; single characters or bytes stay
+  --vocabulary  removes the tokens that these texts do not use; keeps single characters or bytes
   --layers      numbers of the layers to keep, from 0, as 0,2,4; or bottom:N, top:N, alternate:N
-  --heads       share of the attention heads, those that the loss on --data depends on least
-  --neurons     share of the neurons inside the feed-forward parts: likewise; without --data those
-                with the smallest weights
+  --heads       share of the attention heads to remove: those that the loss on --data depends on
+                least
+  --neurons     share of the feed-forward neurons to remove: likewise; without --data those with the
+                smallest weights
 
---data are labelled examples of the fine-tuned task, on which it is also measured before and
-afterwards. They may be those that it was trained on: read the numbers for what they are. Train the
-small model on (kbert-finetune --preset=small): what is left learns to do without the rest.
+--data are labelled examples of the fine-tuned task. The model is also evaluated on them before and
+after pruning; if it was trained on them, these scores are too good. Then train the small model
+further (kbert-finetune --preset=small), so that it adapts to the missing parts.
 """
 
 from collections.abc import Mapping, Sequence

@@ -180,6 +180,7 @@ def _connection_class(seconds: float, seats: Seats) -> Any:
     from uvicorn.protocols.http.h11_impl import H11Protocol
 
     class Connection(H11Protocol):
+        """A connection that is closed if it is idle, or its client reads nothing, for too long."""
         _idle: asyncio.TimerHandle | None = None
         _unread: asyncio.TimerHandle | None = None
 

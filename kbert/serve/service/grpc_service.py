@@ -74,6 +74,8 @@ def make_server(
         return await context.abort(getattr(grpc.StatusCode, code), text)
 
     class Prediction(prediction_service_pb2_grpc.PredictionServiceServicer):
+        """TensorFlow Serving's PredictionService: predictions and signatures of models."""
+
         async def Predict(self, request: Any, context: Any) -> Any:
             return await guarded(context, lambda: self._predict(request))
 
@@ -124,6 +126,8 @@ def make_server(
             return answer
 
     class Status(model_service_pb2_grpc.ModelServiceServicer):
+        """TensorFlow Serving's ModelService: the status of models' versions."""
+
         async def GetModelStatus(self, request: Any, context: Any) -> Any:
             return await guarded(context, lambda: self._status(request))
 
