@@ -17,9 +17,9 @@ from keras import ops
 
 import kbert
 from benchmarks import _experiments as experiments
-from kbert.data.tables.inputs import build_inputs
 from kbert.heads import SentenceHead
 from kbert.tasks.losses import accuracy, cross_entropy
+from kbert.tokenizers.packing import build_inputs
 from kbert.training import AdamW, WarmupDecay
 
 REVIEW_LENGTH, REVIEW_STEPS = 32, 600

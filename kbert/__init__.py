@@ -52,13 +52,25 @@ if TYPE_CHECKING:
     from kbert.configs.seq2seq import Seq2SeqConfig as Seq2SeqConfig
     from kbert.distillation.student_model import student as student
     from kbert.extraction import TextFeatures as TextFeatures, features as features
+    from kbert.layers.text_preprocessor import TextPreprocessor as TextPreprocessor
     from kbert.models.description import describe as describe
     from kbert.models.elmo.elmo import Elmo as Elmo
     from kbert.models.encoder import Encoder as Encoder
     from kbert.models.generators.decoder import Decoder as Decoder
     from kbert.models.generators.seq2seq import Seq2Seq as Seq2Seq
     from kbert.serve import Client as Client
+    from kbert.tasks.embedding.text_embedder import TextEmbedder as TextEmbedder
+    from kbert.tasks.fine_tuning.labels import class_names as class_names
+    from kbert.tasks.fine_tuning.multiple_choice import MultipleChoice as MultipleChoice
+    from kbert.tasks.fine_tuning.text_classifier import TextClassifier as TextClassifier
+    from kbert.tasks.fine_tuning.text_regressor import TextRegressor as TextRegressor
+    from kbert.tasks.fine_tuning.token_classifier import TokenClassifier as TokenClassifier
     from kbert.tasks.generation.translator import Translator as Translator
+    from kbert.tasks.pretraining.pretraining import Pretraining as Pretraining
+    from kbert.tasks.question_answering.question_answerer import (
+        QuestionAnswerer as QuestionAnswerer,
+    )
+    from kbert.tasks.task import Task as Task
     from kbert.tokenizers import (
         BytePairTokenizer as BytePairTokenizer,
         CharacterTokenizer as CharacterTokenizer,

@@ -123,7 +123,7 @@ ORDER = {
         arrays outputs
     """,
     "layers": """
-        bias fused gather highway ids scalar_mix scan slots word_softmax
+        bias fused gather highway ids scalar_mix scan slots text_preprocessor word_softmax
         activations dropout positions recompute token_embeddings
         character_cnn dense normalization recurrence
         adaptive attention bidirectional_lstm block embeddings feed_forward
@@ -177,8 +177,8 @@ ORDER = {
         pairs
     """,
     "tokenizers": """
-        arrays batching folder kinds lines normalization serializable text_ops
-        offsets word_counts
+        arrays batching folder kinds lines normalization packing text_ops
+        offsets serializable word_counts
         base
         token_segments
         bpe unigram wordpiece

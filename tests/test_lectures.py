@@ -13,8 +13,8 @@ import pytest
 import tensorflow as tf
 
 import kbert
-from kbert.data.tables.inputs import build_inputs
 from kbert.tokenizers import SPECIAL_TOKENS
+from kbert.tokenizers.packing import build_inputs
 
 
 @pytest.fixture(scope="module")

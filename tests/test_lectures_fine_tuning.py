@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import kbert
-from kbert.data.tables.inputs import build_inputs
 from kbert.heads import ChoiceHead, SentenceHead, SpanHead, TokenHead
 from kbert.tokenizers import SPECIAL_TOKENS
+from kbert.tokenizers.packing import build_inputs
 
 WORDS = "a the money free lunch bank river tie win now we went sat on".split()
 

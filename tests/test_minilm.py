@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import kbert
-from kbert.data.tables.inputs import build_inputs
+from kbert.tokenizers.packing import build_inputs
 from tests.harness import assert_close, to_numpy
 
 transformers = pytest.importorskip("transformers")

@@ -6,7 +6,9 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import keras
+import numpy as np
 import pytest
+import tensorflow as tf
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import cross_val_score
 from sklearn.pipeline import make_pipeline
@@ -27,7 +29,7 @@ SMALLER = {
 
 @pytest.mark.tensorflow
 def test_tour(tmp_path, monkeypatch):
-    tour = re.search(r"```python\n(import kbert\n.+?)```", README, re.DOTALL)[1]
+    tour = re.search(r"```python\n(import kbert\n\n# 1\..+?)```", README, re.DOTALL)[1]
     for text, smaller in SMALLER.items():
         assert tour.count(text) == 1, f"the tour no longer says {text!r}"
         tour = tour.replace(text, smaller)
@@ -39,6 +41,19 @@ def test_tour(tmp_path, monkeypatch):
     assert len(answer["tokens"][0]) == 3
     assert (tmp_path / "serving" / "1" / "saved_model.pb").exists()
     assert (tmp_path / "my-bert" / "kbert.json").exists()
+
+
+@pytest.mark.tensorflow
+def test_first_screen(pretrained, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rows = ["text,label", *["the old red fox,praise", "the big house,blame"] * 8]
+    (tmp_path / "reviews.csv").write_text("\n".join(rows) + "\n")
+    code = example("README.md", "import kbert\n\nreviews =")
+    assert code.count('"nreimers/MiniLM-L6-H384-uncased"') == 1
+    names = {}
+    exec(code.replace('"nreimers/MiniLM-L6-H384-uncased"', repr(pretrained)), names)
+    assert set(names["answers"][0]["probabilities"]) == {"praise", "blame"}
+    assert (tmp_path / "serving" / "1" / "saved_model.pb").exists()
 
 
 def test_which_model_to_use():
@@ -88,13 +103,45 @@ def test_fine_tuning(pretrained, tmp_path, monkeypatch):
     rows = ["sentence\tlabel", "the old red fox\t1", "the big house\t0", "a new blue pen\t1"]
     for split in ("train", "dev"):
         (tmp_path / "SST-2" / f"{split}.tsv").write_text("\n".join(rows) + "\n")
-    code = example("README.md", "task = kbert.tasks.TextClassifier.from_preset(")
+    code = example("README.md", "task = kbert.TextClassifier.from_preset(")
     assert code.count('"bert-base-uncased"') == 1
     names = {"kbert": kbert}
     exec(code.replace('"bert-base-uncased"', repr(pretrained)), names)
     again = kbert.tasks.Task.from_preset("sst2")
     assert again.predict(["the old fox"]) == names["task"].predict(["the old fox"])
     assert (tmp_path / "serving" / "sst2" / "1" / "saved_model.pb").exists()
+
+
+@pytest.mark.tensorflow
+def test_kbert_in_a_keras_model(pretrained, tmp_path, monkeypatch):
+    """Every block of the page, in its order."""
+    monkeypatch.chdir(tmp_path)
+    page = (ROOT / "docs/keras.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```python\n(.+?)```", page, re.DOTALL)
+    assert len(blocks) >= 7
+    assert blocks[0].count('"bert-base-uncased"') == 1
+    names = {}
+    for code in blocks:
+        code = code.replace('"bert-base-uncased"', repr(pretrained))
+        exec(code.replace("max_length=128", "max_length=32"), names)
+    texts = tf.constant(["the old fox"])
+    loaded = keras.models.load_model("model.keras")
+    served = tf.saved_model.load("served")
+    np.testing.assert_allclose(served.serve(texts), loaded(texts), atol=1e-5)
+    names["scorer"].save("scorer.keras")
+    again = keras.models.load_model("scorer.keras")
+    np.testing.assert_allclose(again(names["batch"]), names["scorer"](names["batch"]), atol=1e-5)
+
+
+@pytest.mark.tensorflow
+def test_compile_and_callbacks(pretrained, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    task = kbert.TextClassifier.from_preset(pretrained, labels=2, new_head=True)
+    table = kbert.data.as_table(["the old fox", "a new pen"] * 4, [0, 1] * 4)
+    names = {"kbert": kbert, "task": task, "train": table, "dev": table}
+    exec(example("docs/fine_tuning.md", "import keras\n\nschedule ="), names)
+    assert {"val_accuracy", "loss"} <= set(names["history"].history)
+    assert (tmp_path / "log.csv").read_text().count("\n") == 4
 
 
 @pytest.mark.tensorflow

@@ -265,9 +265,10 @@ def _without_layer(name: str) -> str:
 
 
 def _kind(name: str) -> str:
-    """Returns the group of a name: optimizer slots by their last part, others without layer number.
+    """Returns the name of the group that a report counts a weight in.
 
-    There are two slots for each weight.
+    For the slot of an optimizer this is "*/adam_m" or "*/adam_v", because there are two for each
+    weight. For any other weight it is the name with "*" for each number.
     """
     slot = _SLOT.search(name)
     return f"*/{slot[1]}" if slot else _without_layer(name)

@@ -173,6 +173,14 @@ TABLE = {
         "universal_transformer": "kbert.models.universal_transformer:UniversalTransformer",
         "xlnet": "kbert.models.xlnet.xlnet:Xlnet",
     },
+    "tokenizer class": {
+        "characters": "kbert.tokenizers.words.characters:CharacterTokenizer",
+        "words": "kbert.tokenizers.words.tokenizer:WordTokenizer",
+        "wordpiece": "kbert.tokenizers.wordpiece.tokenizer:WordPieceTokenizer",
+        "bpe": "kbert.tokenizers.bpe.tokenizer:BytePairTokenizer",
+        "gpt": "kbert.tokenizers.gpt.tokenizer:GptTokenizer",
+        "unigram": "kbert.tokenizers.unigram.tokenizer:UnigramTokenizer",
+    },
     "part": {
         "bottleneck": "kbert.models.mobilebert.bottleneck:Bottleneck",
         "disentangled": "kbert.models.deberta.attention:Disentangled",

@@ -17,18 +17,21 @@ class TokenizerLike(Protocol):
     its graph. Code that looks up subwords in a vocabulary needs a `Tokenizer`.
 
     Attributes:
-        kind: name of the kind of tokenizer, such as "wordpiece".
         pair_separators: number of separators between two segments.
         pad_id, unk_id, cls_id, sep_id: ids of the special tokens, None for a role without one; C
             ids each in a tokenizer of characters.
     """
 
-    kind: str
     pair_separators: int
     pad_id: Any
     unk_id: Any
     cls_id: Any
     sep_id: Any
+
+    @property
+    def kind(self) -> str:
+        """Name of the kind of tokenizer, such as "wordpiece"."""
+        ...
 
     @property
     def settings(self) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from kbert.data import Table, as_table
 from kbert.experiments.readers import READERS, Columns, Files, parts_by_columns
 from kbert.io import fingerprints
 from kbert.io.progress import Progress
+from kbert.tasks.fine_tuning.labels import class_names
 
 
 def read(
@@ -132,7 +133,8 @@ def labels_of(table: Table | TableParts, named: NamedTask) -> list[str] | None:
     """
     if not named.has_classes:
         return None
-    return sorted(label_places(table, named), key=lambda name: (name != "O", *_natural(name)))
+    places = label_places(table, named)
+    return class_names([*places]) if places else []
 
 
 def label_places(table: Table | TableParts, named: NamedTask) -> dict[str, str]:
@@ -149,11 +151,6 @@ def _places(table: Table, named: NamedTask) -> dict[str, str]:
         for label in labels if isinstance(labels, list) else [labels]:
             rows.setdefault(label, row)
     return {label: table.place(row) for label, row in rows.items()}
-
-
-def _natural(name: str) -> tuple:
-    """Returns a sort key for class names: numbers by their value, before all other names."""
-    return (0, int(name), name) if name.isdecimal() else (1, 0, name)
 
 
 def _files(

@@ -106,7 +106,7 @@ def run_series(
     *,
     names: tuple[str, ...],
 ) -> Series:
-    """Executes the runs that are not finished, keeps the best model, writes `series.json`.
+    """Calls `make_run` for each run, keeps the best model and writes `series.json`.
 
     Args:
         points: name of a run's folder -> its settings.

@@ -111,7 +111,7 @@ def run_settings(
         output_dir: folder of the run; only one process at a time may write to it.
         settings: settings of the run.
         verbose: progress of training and prediction: "auto" shows it, 0 shows nothing.
-        resume: as in `run`.
+        resume: what to do with an earlier run in the folder, see `run`.
     """
     strategy = devices(settings.strategy, settings.model_devices)
     with contextlib.ExitStack() as stack:
@@ -136,7 +136,7 @@ def _run_in(
         settings: settings of the run.
         strategy: devices and hosts of the run.
         verbose: progress of training and prediction: "auto" shows it, 0 shows nothing.
-        resume: as in `run`.
+        resume: what to do with an earlier run in the folder, see `run`.
 
     Raises:
         RuntimeError: the hosts do not see the same folder.

@@ -1,7 +1,7 @@
 """Predictions of exported tasks in NumPy, without TensorFlow and Keras.
 
 For classifiers, regressors and embedders the outputs of a runtime are all that a prediction needs,
-and the runtime's inputs are made by `kbert.data.tables.inputs`. The predictions equal those of the
+and the runtime's inputs are made by `kbert.tokenizers.packing`. The predictions equal those of the
 task itself with the same runtime instead of its layers.
 
 Shapes: N examples, B rows, C classes, D width of an embedding.
@@ -19,7 +19,6 @@ from kbert.core import late
 from kbert.core.finite import refuse_not_finite
 from kbert.core.ragged import Ragged
 from kbert.core.types import PathLike
-from kbert.data.tables.inputs import build_inputs
 from kbert.data.tables.table import Table, as_table
 from kbert.inference.batches import BATCH_SIZE, by_length, check_batch_size
 from kbert.inference.texts import READ_WHOLE, chunks, warn_of_cut
@@ -28,6 +27,7 @@ from kbert.signatures.rows import Run
 from kbert.tasks.fine_tuning.labels import class_answer, thresholds_of
 from kbert.tokenizers import load_tokenizer
 from kbert.tokenizers.arrays import NeedsTensorFlow
+from kbert.tokenizers.packing import build_inputs
 
 # Name of an output -> its type (TensorFlow's name) and its shape.
 Specs = dict[str, tuple[str, tuple[int | None, ...]]]

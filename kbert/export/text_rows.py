@@ -80,7 +80,7 @@ class TextRows:
         names: names of the features that the model reads.
 
     Example:
-        >>> from kbert.data.tables.inputs import build_inputs
+        >>> from kbert.tokenizers.packing import build_inputs
         >>> from kbert.tokenizers import WordPieceTokenizer
         >>> tokenizer = WordPieceTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "pen"])
         >>> special = {"cls_id": 2, "sep_id": 3, "pad_id": 0, "max_length": 8, "multiple": 1}

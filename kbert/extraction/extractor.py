@@ -53,9 +53,12 @@ class Extractor:
         with_tokens: bool = False,
     ) -> None:
         if not isinstance(encoder, keras.Model) or not hasattr(tokenizer, "encode_with_offsets"):
+            kind = getattr(getattr(encoder, "config", None), "kind", None)
+            hint = "; an ELMo has elmo.embed(texts) instead" if kind == "elmo" else ""
             raise TypeError(
                 "Features require a kbert.Encoder and its tokenizer; Encoder.from_preset and "
-                f"load_tokenizer load those of a preset. Received: {encoder!r} and {tokenizer!r}"
+                f"load_tokenizer load those of a preset{hint}. "
+                f"Received: {encoder!r} and {tokenizer!r}"
             )
         check_encoder(encoder, "kbert.features")
         config = encoder.config

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kbert.data.tables.inputs import pair_limits
 from kbert.data.tables.windows import pair_spans
+from kbert.tokenizers.packing import pair_limits
 
 
 class Window(NamedTuple):

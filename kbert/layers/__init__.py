@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         sinusoids as sinusoids,
     )
     from kbert.layers.scalar_mix import ScalarMix as ScalarMix
+    from kbert.layers.text_preprocessor import TextPreprocessor as TextPreprocessor
     from kbert.layers.token_embeddings import TokenEmbeddings as TokenEmbeddings
     from kbert.layers.word_softmax import (
         LogUniformSampler as LogUniformSampler,

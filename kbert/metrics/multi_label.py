@@ -53,13 +53,22 @@ def multi_label_report(labels: Values, predictions: Values, names: Sequence[str]
         predictions: (N, C) indicators, 1 where the label is predicted.
         names: names of the C labels.
 
+    Raises:
+        ValueError: an indicator is neither 0 nor 1, or shapes and names do not match.
+
     Example:
         >>> print(multi_label_report([[1, 0], [1, 1]], [[1, 0], [0, 1]], ["red", "round"]))
-        label  precision  recall      f1  rows
-        red       1.0000  0.5000  0.6667     2
-        round     1.0000  1.0000  1.0000     1
+        label  precision  recall      f1  support
+        red       1.0000  0.5000  0.6667        2
+        round     1.0000  1.0000  1.0000        1
     """
-    labels, predictions = (np.asarray(x, np.int64) for x in (labels, predictions))
+    labels, predictions = indicators("labels", labels), indicators("predictions", predictions)
+    paired(labels, predictions)
+    if labels.ndim != 2 or labels.shape[1] != len(names):
+        raise ValueError(
+            "Labels and predictions must have a column for each name. "
+            f"Received: shape {labels.shape}, {len(names)} names"
+        )
     rows = []
     for column, name in enumerate(names):
         report = classification_report(
@@ -67,7 +76,7 @@ def multi_label_report(labels: Values, predictions: Values, names: Sequence[str]
         )
         scores = (float(values[1]) for values in (report.precision, report.recall, report.f1))
         rows.append([name, *scores, int(labels[:, column].sum())])
-    return text_table(["label", "precision", "recall", "f1", "rows"], rows)
+    return text_table(["label", "precision", "recall", "f1", "support"], rows)
 
 
 def best_threshold(probabilities: Values, labels: Values) -> float:

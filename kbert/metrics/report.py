@@ -50,9 +50,9 @@ class Report:
             for name, *scores, support in zip(self.names, *columns, strict=True)
         ]
         total = int(self.support.sum())
-        rows.append(["mean of classes", *(float(c.mean()) for c in columns[:3]), total])
+        rows.append(["macro avg", *(float(c.mean()) for c in columns[:3]), total])
         rows.append(["accuracy", None, None, self.accuracy, total])
-        scores = text_table(["class", "precision", "recall", "f1", "rows"], rows)
+        scores = text_table(["class", "precision", "recall", "f1", "support"], rows)
         if len(self.names) > MOST_CLASSES:
             return (
                 f"{scores}\n\nsee .confusion for the confusion matrix of {len(self.names)} classes"
@@ -76,11 +76,11 @@ def classification_report(labels: Values, predictions: Values, names: Sequence[s
 
     Example:
         >>> print(classification_report([0, 0, 1, 1], [0, 1, 1, 1], ["ham", "spam"]))
-        class            precision  recall      f1  rows
-        ham                 1.0000  0.5000  0.6667     2
-        spam                0.6667  1.0000  0.8000     2
-        mean of classes     0.8333  0.7500  0.7333     4
-        accuracy                 -       -  0.7500     4
+        class      precision  recall      f1  support
+        ham           1.0000  0.5000  0.6667        2
+        spam          0.6667  1.0000  0.8000        2
+        macro avg     0.8333  0.7500  0.7333        4
+        accuracy           -       -  0.7500        4
         <BLANKLINE>
         label \\ prediction  ham  spam
         ham                   1     1

@@ -43,6 +43,17 @@ class Hits(NamedTuple):
     ids: np.ndarray
     scores: np.ndarray
 
+    def pairs(self) -> list[list[tuple[Any, float]]]:
+        """Returns for each query a list of (id, score), the best first.
+
+        Example:
+            >>> index = Index([[1, 0], [1, 1], [0, 1]], ["east", "north-east", "north"])
+            >>> [(text, round(score, 2)) for text, score in index.search([[0, 2]], k=2).pairs()[0]]
+            [('north', 1.0), ('north-east', 0.71)]
+        """
+        rows = zip(self.ids.tolist(), self.scores.tolist(), strict=True)
+        return [list(zip(ids, scores, strict=True)) for ids, scores in rows]
+
 
 class Index:
     """Vectors that are searched exactly: each query is compared with every vector.

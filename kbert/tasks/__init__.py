@@ -12,7 +12,10 @@ if TYPE_CHECKING:
     from kbert.tasks.encoder_task import EncoderTask as EncoderTask
     from kbert.tasks.file_answers import FileAnswers as FileAnswers
     from kbert.tasks.fine_tuning.base import FineTuningTask as FineTuningTask
-    from kbert.tasks.fine_tuning.labels import Labels as Labels
+    from kbert.tasks.fine_tuning.labels import (
+        Labels as Labels,
+        class_names as class_names,
+    )
     from kbert.tasks.fine_tuning.multi_task import MultiTask as MultiTask
     from kbert.tasks.fine_tuning.multiple_choice import MultipleChoice as MultipleChoice
     from kbert.tasks.fine_tuning.options import (

@@ -237,7 +237,7 @@ class EncoderTask(Task):
     ) -> dict[str, tf.Tensor]:
         """Packs token ids of texts, or of pairs with `second`, into the encoder's inputs (B, T).
 
-        T is at most `row_length`; longer texts are truncated. See `kbert.data.tables.inputs`.
+        T is at most `row_length`; longer texts are truncated. See `kbert.tokenizers.packing`.
         """
         return self.form.build_inputs(
             first, second, max_length=self.row_length, multiple=self.width_multiple

@@ -13,9 +13,9 @@ from keras import ops
 from kbert.configs.seq2seq import Seq2SeqConfig
 from kbert.core.late import tf
 from kbert.core.protocols import TokenizerLike
-from kbert.data.tables.inputs import TokenId, build_inputs
 from kbert.models import Decoder, DecoderEncoder
 from kbert.models.generators.decoder_encoder import INPUT_TOKENS
+from kbert.tokenizers.packing import TokenId, build_inputs, check_input_tokens
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -56,7 +56,7 @@ class InputForm:
     ) -> dict[str, tf.Tensor]:
         """Packs token ids of texts, or of pairs with `second`, into input rows (B, T) by name.
 
-        See `build_inputs` of `kbert.data.tables.inputs`. `sizes` are its `max_length`, the most
+        See `build_inputs` of `kbert.tokenizers.packing`. `sizes` are its `max_length`, the most
         tokens of a row, and `multiple`, of which T is a multiple.
         """
         return build_inputs(
@@ -144,13 +144,7 @@ def input_form(encoder: keras.Model, tokenizer: TokenizerLike) -> InputForm:
             separators=1,
             names={n: f"[{name}]" for n, name in zip(ids, INPUT_TOKENS, strict=True)},
         )
-    missing = [x for x in ("pad", "cls", "sep") if getattr(tokenizer, f"{x}_id") is None]
-    if missing:
-        raise ValueError(
-            "The tokenizer's special_tokens must name a padding, a first and a separator token "
-            f"(pad, cls, sep). Received: a {type(tokenizer).__name__} without "
-            f"{', '.join(missing)}"
-        )
+    check_input_tokens(tokenizer)
     _check_padding(encoder, tokenizer)
     return InputForm(
         cls_id=tokenizer.cls_id,

@@ -27,6 +27,7 @@ from kbert.training.run.phases import Epochs, Phase, Start
 from kbert.training.run.record import SAME, Resume
 from kbert.training.run.run import Run
 from kbert.training.run.signals import raise_stopped
+from kbert.training.step.keras_arguments import refuse_schedule
 from kbert.training.step.mixin import TrainStep
 from kbert.training.step.state import scope_of
 from kbert.training.strategies import Strategy, current_strategy
@@ -65,6 +66,7 @@ class StepsObjective(Objective):
             raise TypeError(
                 "fit() requires the number of updates: fit(data, steps=…). Received: none"
             )
+        refuse_schedule(settings)
         defaults = {**checkpoint_defaults(settings), **self.usual()}
         self.options: Any = self.settings.from_arguments({**defaults, **settings}, "fit")
         self.is_compiled = self.model.compiled_by_user

@@ -106,8 +106,7 @@ class File(source.Source):
         """Yields (number from 1, line without its newline). Only "\\n" ends a line.
 
         Args:
-            max_bytes: length beyond which an unfinished line raises ValueError. It is checked at
-                the end of each block (4 MiB), so a longer line inside a block passes.
+            max_bytes: length of a line beyond which ValueError is raised.
             what: name for a line in the error message.
         """
         unfinished = b""
@@ -115,13 +114,11 @@ class File(source.Source):
         for block in self.blocks():
             *lines, unfinished = (unfinished + block).split(b"\n")
             for line in lines:
+                self._check_length(line, number, max_bytes, what)
                 yield number, line
                 number += 1
-            if len(unfinished) > max_bytes:
-                raise ValueError(
-                    f"{self.path}, line {number}: {what} may have at most {max_bytes} bytes. "
-                    f"Received: more than {len(unfinished)}"
-                )
+            # Before the line is read to its end.
+            self._check_length(unfinished, number, max_bytes, what)
         if unfinished:
             if number == 1 and b"\r" in unfinished.rstrip(b"\r"):
                 raise ValueError(
@@ -129,6 +126,14 @@ class File(source.Source):
                     "file whose lines end in \\r. Received: one line, with \\r inside"
                 )
             yield number, unfinished
+
+    def _check_length(self, line: bytes, number: int, max_bytes: float, what: str) -> None:
+        """Raises ValueError if a line, or the part of it that was read, has more bytes."""
+        if len(line) > max_bytes:
+            raise ValueError(
+                f"{self.path}, line {number}: {what} may have at most {max_bytes} bytes. "
+                f"Received: {len(line)} or more"
+            )
 
     def _read(self, file: BinaryIO, offset: int) -> bytes:
         try:

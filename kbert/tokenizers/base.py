@@ -56,6 +56,8 @@ class Tokenizer(Serializable):
 
     # Separators between two segments: [CLS] A [SEP] B [SEP], but <s> A </s></s> B </s>.
     pair_separators: int = 1
+    # Whether [CLS] ends a row instead of beginning it: A [SEP] [CLS], as in XLNet.
+    cls_last: bool = False
     continuation: np.ndarray
 
     pad_token: str | MaybeNone

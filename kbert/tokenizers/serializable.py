@@ -6,44 +6,80 @@ import abc
 import json
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from kbert.core.late import tf
+from kbert.core.registry import Registered
 from kbert.core.types import PathLike
 from kbert.io import atomic, fingerprints
 from kbert.io.paths import Path
+from kbert.tokenizers.packing import padded_batch
 
 # Arguments of the constructors that are saved in separate files.
 _MODEL_ARGUMENTS = ("vocabulary", "merges", "model")
 
 
-class Serializable(abc.ABC):
+class Serializable(Registered, abc.ABC, sort="tokenizer class"):
     """A tokenizer that can be rebuilt from its constructor's arguments, e.g. from a folder.
 
     A subclass sets `kind` and defines `encode`, `get_config` and `_config_file`.
     """
 
-    kind: str
+    kind: ClassVar[str]
 
     @abc.abstractmethod
     def encode(self, texts: str | Sequence[str] | tf.Tensor) -> tf.Tensor | tf.RaggedTensor:
         """Returns the ids of one text or several; the subclass defines their shape."""
 
-    def __call__(self, texts: str | Sequence[str] | tf.Tensor) -> tf.Tensor | tf.RaggedTensor:
-        """Calls `encode`: eagerly, in `tf.data`, and in the `call` of a Keras layer.
+    def __call__(
+        self,
+        texts: str | Sequence[str] | tf.Tensor,
+        second: str | Sequence[str] | tf.Tensor | None = None,
+        *,
+        padding: bool | str = False,
+        max_length: int | None = None,
+    ) -> Any:
+        """Returns token ids, or with `padding` the input of an encoder.
+
+        Works eagerly, in `tf.data`, and in the `call` of a Keras layer (TensorFlow backend).
+        `kbert.TextPreprocessor` is the same as a layer.
 
         Args:
-            texts: a list or 1-D tensor of strings, or one string.
+            texts: a list or 1-D tensor of B strings, or one string.
+            second: second texts of B pairs; needs `padding`.
+            padding: False = ragged ids without special tokens. True or "longest" = a dense batch as
+                wide as its longest row. "max_length" = a dense batch of that width.
+            max_length: maximum number of tokens in a row, special tokens included; needs `padding`.
+                Longer texts are truncated, in a pair the longer one first. None = no limit; then a
+                text must not be longer than the model's `max_positions`.
 
         Returns:
-            An int32 RaggedTensor with a row for each text; for one string its row, a tensor.
+            Without padding an int32 RaggedTensor with a row for each text; for one string its row,
+            a tensor. With padding a dict of `token_ids`, `segment_ids` and `padding_mask`
+            (1 = a token), int32 (B, T) each, with the special tokens of the model: [CLS] A [SEP],
+            or [CLS] A [SEP] B [SEP]. One string is a batch of one row. The rows are those of BERT,
+            RoBERTa and XLNet; a decoder's tokens belong to its model, so use a task for these.
+
+        Raises:
+            ValueError: the tokenizer lacks a special token of the input, `max_length` is too small
+                for the special tokens, or `second` or `max_length` is given without `padding`.
 
         Example:
             >>> from kbert.tokenizers import WordPieceTokenizer
             >>> tokenizer = WordPieceTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"])
             >>> tokenizer(["a a", "b"]).to_list(), tokenizer("a").numpy().tolist()
             ([[5, 5], [1]], [5])
+            >>> tokenizer(["a a", "b"], padding=True)["token_ids"].numpy().tolist()
+            [[2, 5, 5, 3], [2, 1, 3, 0]]
         """
+        if padding is not False:
+            tokenizer: Any = self  # subclasses have the ids of special tokens
+            return padded_batch(tokenizer, texts, second, padding=padding, max_length=max_length)
+        if second is not None or max_length is not None:
+            raise ValueError(
+                "second and max_length make padded batches: pass padding=True. Received: "
+                f"second={second!r:.50}, max_length={max_length}, padding=False"
+            )
         return self.encode(texts)
 
     @abc.abstractmethod

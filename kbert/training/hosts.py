@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import keras
 from absl import logging
 
-from kbert.core.late import tf
+from kbert.core.late import has_tensorflow, tf
 
 # Prefix of message keys: the number of the run in this process, which is the same on every host.
 _RUNS = itertools.count()
@@ -190,7 +190,8 @@ class Hosts:
         """Whether an error of a step is how TensorFlow or JAX reports the loss of another host."""
         if self._store is None:
             return False
-        if isinstance(error, tf.errors.UnavailableError | tf.errors.AbortedError):
+        lost = (tf.errors.UnavailableError, tf.errors.AbortedError) if has_tensorflow() else ()
+        if isinstance(error, lost):
             return True
         jax = sys.modules.get("jax")  # if it is not imported, the error is not from JAX
         if jax is None or not isinstance(error, jax.errors.JaxRuntimeError):

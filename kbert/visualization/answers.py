@@ -16,6 +16,8 @@ from kbert.visualization.canvas import (
 from kbert.visualization.flow import Box, flow
 
 _WIDTH = 9.0  # inches of a picture of words
+# Prefixes of BIO, BIOES and BILOU; the second ones continue an entity.
+_PREFIXES, _INSIDE = frozenset("BIESLU"), frozenset("IEL")
 
 
 def probability_bars(
@@ -133,9 +135,9 @@ def _groups(
             groups.append((shown(word), ""))
             continue
         prefix, dash, name = label.partition("-")
-        scheme = bool(dash) and prefix in "BIESLU"
+        scheme = bool(dash) and prefix in _PREFIXES
         name = name if scheme else label
-        if scheme and prefix in "IEL" and groups and groups[-1][1] == name:
+        if scheme and prefix in _INSIDE and groups and groups[-1][1] == name:
             groups[-1] = (f"{groups[-1][0]} {shown(word)}", name)
         else:
             groups.append((shown(word), name))

@@ -33,6 +33,7 @@ VIEWS = ("heatmap", "lines", "html")
 _COLOUR_MAP = "Blues"
 _LONGEST_NAME = 16  # characters
 _READABLE = 5.0  # points: small panels omit names below this size
+_SMALL, _MOST_NAMES = 24, 40  # tokens: up to 24 fit in small panels, beyond 40 have no names
 _FAINTEST = 0.02  # share of the strongest line: fainter lines cannot be seen
 
 
@@ -92,7 +93,8 @@ def attention(
 
     A row holds the weights of the positions that a token attends to; it sums to 1. With both
     `layer` and `head` there is one picture. With one of them, all heads of a layer or one head in
-    all layers are shown. With neither, all heads of all layers are shown, small and without names.
+    all layers are shown, with names for up to 40 tokens. With neither, all heads of all layers are
+    shown, small and without names.
 
     Args:
         model: a task, or a `kbert.Encoder`, `kbert.Decoder` or `kbert.Seq2Seq` with `tokenizer`.
@@ -131,7 +133,7 @@ def attention(
         AttentionPage(encoder: 2 layers, 2 heads, 4 × 4 tokens)
     """
     _check_view(view)
-    kinds = read_attention(model, texts, tokenizer)
+    kinds = read_attention(model, texts, tokenizer=tokenizer)
     if kind != "auto":
         if kind not in kinds:
             raise ValueError(
@@ -181,9 +183,9 @@ def draw(weights: Weights, view: str, title: str | None) -> Any:
     return _heat_maps(panels, names, weights, title)
 
 
-def _across(panels: np.ndarray) -> tuple[int, int]:
-    """Returns the numbers of rows and columns of a grid for P panels, four columns at most."""
-    across = min(len(panels), 4)
+def _across(panels: np.ndarray, most: int = 4) -> tuple[int, int]:
+    """Returns the numbers of rows and columns of a grid of panels, at most `most` columns."""
+    across = min(len(panels), most)
     return -(-len(panels) // across), across
 
 
@@ -240,8 +242,11 @@ def _heat_maps(
         title: title above the picture; None for none.
     """
     _, rows, columns = panels.shape
-    down, across = _across(panels)
-    cell = float(np.clip(2.6 / max(rows, columns), 0.02, 0.34))
+    longest = max(rows, columns)
+    # Longer texts get larger panels, fewer side by side, as long as their names can be read.
+    is_long = _SMALL < longest <= _MOST_NAMES
+    down, across = _across(panels, 3 if is_long else 4)
+    cell = 0.108 if is_long else float(np.clip(2.6 / longest, 0.02, 0.34))
     font = min(9.0, cell * 72 * 0.66)
     named = font >= _READABLE
     turned = named and _turned(weights.columns, cell, font)
@@ -258,13 +263,13 @@ def _heat_maps(
             continue
         image = _cells(axes, panels[number], panels.max())
         axes.set_title(names[number], fontsize=9, pad=4, **style(color=GREY))
-    for axes in grid[0]:
-        if named and axes.get_visible():
+    for axes in grid.flat:
+        # Shared axes have labels in the last row only, and tick_top keeps that.
+        axes.tick_params(labelbottom=False, labeltop=axes in grid[0])
+        if named:
             _name_columns(axes, weights, font, turned)
         else:
             axes.set_xticks([])
-    for axes in grid[1:].flat:
-        axes.tick_params(labeltop=False, labelbottom=False)
     for row in grid:
         if named:
             label_axis(row[0].yaxis, _shorter(weights.rows), fontsize=font)

@@ -120,7 +120,7 @@ def index_of(what: str, number: int, count: int) -> int:
 
 
 def read_attention(
-    model: Any, texts: str | Sequence[str], tokenizer: "Tokenizer | None" = None
+    model: Any, texts: str | Sequence[str], *, tokenizer: "Tokenizer | None" = None
 ) -> dict[str, Weights]:
     """Returns the weights that `kbert.visualization.attention` draws, as arrays.
 
@@ -143,7 +143,7 @@ def read_attention(
         >>> from kbert.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
         >>> tokenizer = WordPieceTokenizer([*SPECIAL_TOKENS, "it", "rains"])
         >>> encoder = kbert.Encoder(kbert.family("bert-tiny").replace(vocabulary_size=7))
-        >>> weights = read_attention(encoder, "It rains", tokenizer)["encoder"]
+        >>> weights = read_attention(encoder, "It rains", tokenizer=tokenizer)["encoder"]
         >>> weights.rows, weights.values.shape
         (['[CLS]', 'it', 'rains', '[SEP]'], (2, 2, 4, 4))
     """

@@ -24,6 +24,9 @@ from kbert.visualization.names import name_points
 PROJECTIONS = ("pca", "tsne", "umap")
 # Maximum numbers of labels with a distinct colour and mark, and of points with readable names.
 _LABELS, _NAMES = 16, 24
+# Names of a map: up to 12 fit in a figure of 8 × 6 inches; larger maps have larger figures, and at
+# most 64 names.
+_ROOMY, _MOST_MAPPED = 12, 64
 # Principal components that t-SNE and UMAP get of wider vectors, as their authors advise.
 _COMPONENTS = 50
 _ALONE = 2000  # points up to which t-SNE runs in one thread
@@ -44,7 +47,8 @@ def neighbours_map(
 
     Args:
         vectors: (N, D).
-        labels: N names of the vectors.
+        labels: N names of the vectors; if there are more than 64, only the points that are farthest
+            apart get names.
         groups: N names of groups; each group has a colour and a mark. None = one group.
         title: title above the picture; None for none.
 
@@ -69,7 +73,8 @@ def neighbours_map(
     likeness = unit @ unit.T
     np.fill_diagonal(likeness, -np.inf)
     points, shares = _principal(unit)
-    figure = new_figure(8, 6)
+    scale = float(np.clip(np.sqrt(len(labels) / _ROOMY), 1, 2))
+    figure = new_figure(8 * scale, 6 * scale)
     axes = figure.add_subplot()
     for start, end in enumerate(likeness.argmax(1)):
         axes.plot(*points[[start, end]].T, color="#888888", linewidth=1.2, zorder=1)
@@ -83,7 +88,9 @@ def neighbours_map(
     if kinds != [""]:
         add_legend(figure)
     set_title(axes, title)
-    name_points(figure, axes, points, [shown(label, 30) for label in labels])
+    chosen = _far_apart(points, _MOST_MAPPED)
+    names = [shown(labels[i], 30) for i in chosen]
+    name_points(figure, axes, points[chosen], names)
     return figure
 
 

@@ -33,7 +33,7 @@ def test_the_table_names_every_class_that_kbert_registers():
     code = (
         "import importlib, json, pkgutil, kbert\n"
         "from kbert.core import registry\n"
-        "rooms = ('configs', 'models', 'tasks', 'edit', 'pruning', 'distillation')\n"
+        "rooms = ('configs', 'models', 'tasks', 'edit', 'tokenizers', 'distillation')\n"
         "for found in pkgutil.walk_packages(kbert.__path__, 'kbert.'):\n"
         "    if found.name.split('.')[1] in rooms: importlib.import_module(found.name)\n"
         "classes = registry._CLASSES.items()\n"

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 import kbert
-from kbert.data.tables.inputs import build_inputs
 from kbert.export.onnx import text as onnx_text
 from kbert.export.openvino import text as openvino_text
 from kbert.export.text_graphs import HARD_TEXTS, write_text_graphs
 from kbert.export.text_rows import TextRows, code_class
 from kbert.tokenizers import train_unigram
 from kbert.tokenizers.bpe.byte_alphabet import CHARACTERS
+from kbert.tokenizers.packing import build_inputs
 
 pytestmark = pytest.mark.tensorflow
 PACKAGES = {

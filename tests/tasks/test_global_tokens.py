@@ -152,7 +152,7 @@ def test_pictures_of_a_task_show_them(tokenizer):
     seen = read_attention(task, toys.LONG)["encoder"].values
     assert (seen[0][:, 0] > 0).all()  # of [CLS], to all
     assert (seen[0][:, :, 0] > 0).all()
-    bare = read_attention(task.encoder, toys.LONG, tokenizer)["encoder"].values
+    bare = read_attention(task.encoder, toys.LONG, tokenizer=tokenizer)["encoder"].values
     assert (bare[0][:, 0] > 0).sum(-1).tolist() == [3] * bare.shape[1]
 
 

@@ -1,7 +1,5 @@
 """Attention of every kind of model: whose it is, what its rows are called, and what is refused."""
 
-import sys
-
 import numpy as np
 import pytest
 from keras import ops
@@ -10,6 +8,7 @@ import kbert
 from kbert import visualization
 from kbert.models.generators.decoder import Decoder
 from kbert.models.generators.seq2seq import Seq2Seq
+from kbert.visualization import attention_drawing
 from kbert.visualization.attention_reading import read_attention, token_names
 from tests.harness import randomise, tiny_config
 
@@ -59,7 +58,7 @@ def stacked(attention):
 
 
 def test_an_encoder_is_given_the_text_between_its_special_tokens(encoder, tokenizer):
-    (found,) = read_attention(encoder, "The fox jumps!", tokenizer).values()
+    (found,) = read_attention(encoder, "The fox jumps!", tokenizer=tokenizer).values()
     names = "[CLS] the fox jumps ! [SEP]"
     assert found.rows == found.columns == names.split()
     out = encoder({"token_ids": ids_of(tokenizer, names)}, return_attention=True)
@@ -68,7 +67,7 @@ def test_an_encoder_is_given_the_text_between_its_special_tokens(encoder, tokeni
 
 
 def test_a_pair_has_two_segments(encoder, tokenizer):
-    (found,) = read_attention(encoder, ("the fox", "a dog"), tokenizer).values()
+    (found,) = read_attention(encoder, ("the fox", "a dog"), tokenizer=tokenizer).values()
     names = "[CLS] the fox [SEP] a dog [SEP]"
     assert found.rows == names.split()
     segments = np.array([[0, 0, 0, 0, 1, 1, 1]])
@@ -78,19 +77,19 @@ def test_a_pair_has_two_segments(encoder, tokenizer):
 
 
 def test_a_mask_in_the_text_is_a_mask(encoder, tokenizer):
-    (found,) = read_attention(encoder, "the [MASK] jumps", tokenizer).values()
+    (found,) = read_attention(encoder, "the [MASK] jumps", tokenizer=tokenizer).values()
     assert found.rows == "[CLS] the [MASK] jumps [SEP]".split()
 
 
 def test_a_task_brings_its_tokenizer(encoder, tokenizer):
     task = kbert.tasks.TextClassifier(encoder, tokenizer, ["no", "yes"])
     (ours,) = read_attention(task, "the fox").values()
-    (theirs,) = read_attention(encoder, "the fox", tokenizer).values()
+    (theirs,) = read_attention(encoder, "the fox", tokenizer=tokenizer).values()
     np.testing.assert_array_equal(ours.values, theirs.values)
 
 
 def test_a_decoder_looks_back(decoder, tokenizer):
-    found = read_attention(decoder, "the quick fox jumps", tokenizer)
+    found = read_attention(decoder, "the quick fox jumps", tokenizer=tokenizer)
     assert list(found) == ["decoder"]
     values = found["decoder"].values
     assert found["decoder"].rows == "the quick fox jumps".split()
@@ -103,7 +102,7 @@ def test_a_decoder_looks_back(decoder, tokenizer):
 
 
 def test_a_translator_has_three_kinds(seq2seq, tokenizer):
-    found = read_attention(seq2seq, ("the quick fox", "a dog"), tokenizer)
+    found = read_attention(seq2seq, ("the quick fox", "a dog"), tokenizer=tokenizer)
     assert list(found) == ["cross", "encoder", "decoder"]
     source = ids_of(tokenizer, "the quick fox [SEP]")
     read = ids_of(tokenizer, "[CLS] a dog")
@@ -144,17 +143,35 @@ def test_what_is_chosen_is_what_is_drawn(
     layer, head, shape, title, encoder, tokenizer, drawn, monkeypatch
 ):
     seen = []
-    arrays = sys.modules["kbert.visualization.attention_drawing"]
-    draw = arrays.draw
-    monkeypatch.setattr(arrays, "draw", lambda *args: seen.append(args) or draw(*args))
+    draw = attention_drawing.draw
+    monkeypatch.setattr(attention_drawing, "draw", lambda *args: seen.append(args) or draw(*args))
     figure = visualization.attention(encoder, "the fox", layer, head, tokenizer=tokenizer)
     ((weights, *_),) = seen
-    (whole,) = read_attention(encoder, "the fox", tokenizer).values()
+    (whole,) = read_attention(encoder, "the fox", tokenizer=tokenizer).values()
     layers = range(2) if layer is None else [layer]
     heads = range(4) if head is None else [head]
     assert weights.values.shape[:2] == shape
     np.testing.assert_array_equal(weights.values, whole.values[np.ix_(layers, heads)])
     assert title in drawn(figure)
+
+
+@pytest.mark.parametrize(("length", "is_named"), [(6, True), (38, True), (44, False)])
+def test_heads_of_a_layer_have_names_at_the_left_and_at_the_top(length, is_named, drawn):
+    names = [f"word{i}" for i in range(length)]
+    weights = np.full((12, length, length), 1 / length)
+    figure = visualization.attention_map(weights, names)
+    drawn(figure)
+    panels = [axes for axes in figure.axes if axes.get_title().startswith("head")]
+    assert len(panels) == 12
+    across = len({axes.get_position().x0 for axes in panels})
+
+    def visible(axis):
+        return [x.get_text() for x in axis.get_ticklabels() if x.get_visible() and x.get_text()]
+
+    shown = names if is_named else []
+    for number, axes in enumerate(panels):
+        assert visible(axes.xaxis) == (shown if number < across else [])
+        assert visible(axes.yaxis) == (shown if number % across == 0 else [])
 
 
 def test_a_translator_shows_its_alignment_unless_told_otherwise(seq2seq, tokenizer, drawn):
@@ -236,7 +253,7 @@ def test_one_network_and_a_decoder_in_the_place_of_an_encoder():
     tokenizer = kbert.WordPieceTokenizer([*kbert.tokenizers.SPECIAL_TOKENS, "it", "rains"])
     encoder = kbert.Encoder(kbert.family("bert-tiny").replace(vocabulary_size=7))
     model = kbert.models.PrefixSeq2Seq(encoder)
-    weights = read_attention(model, ["it rains", "rains"], tokenizer)
+    weights = read_attention(model, ["it rains", "rains"], tokenizer=tokenizer)
     assert {name: part.values.shape[2:] for name, part in weights.items()} == {
         "cross": (2, 3),
         "encoder": (3, 3),
@@ -244,4 +261,4 @@ def test_one_network_and_a_decoder_in_the_place_of_an_encoder():
     }
     config = kbert.family("gpt2-tiny").replace(vocabulary_size=7)
     reader = kbert.models.DecoderEncoder.extend(kbert.Decoder(config))
-    assert list(read_attention(reader, "it rains", tokenizer)) == ["decoder"]
+    assert list(read_attention(reader, "it rains", tokenizer=tokenizer)) == ["decoder"]

@@ -28,6 +28,20 @@ def test_names_do_not_meet(boxes, overlaps, drawn):
     assert overlaps(boxes(figure)) == 0
 
 
+def test_forty_long_names_do_not_meet(boxes, overlaps, drawn):
+    vectors = np.random.default_rng(0).normal(size=(40, 32))
+    names = [f"a sentence about animal {i}" for i in range(40)]
+    figure = neighbours_map(vectors, names)
+    assert set(names) <= set(drawn(figure))
+    assert overlaps(boxes(figure)) == 0
+
+
+def test_a_large_map_names_the_points_that_are_far_apart(drawn):
+    names = [f"sentence {i}" for i in range(100)]
+    figure = neighbours_map(np.random.default_rng(0).normal(size=(100, 8)), names)
+    assert len(set(names) & set(drawn(figure))) == 64
+
+
 def test_vectors_that_are_all_one(drawn):
     assert {"a", "b"} <= set(drawn(neighbours_map(np.ones((2, 1)), ["a", "b"])))
 

@@ -286,10 +286,10 @@ def _verify_shard(path: str, index: np.ndarray, manifest: Manifest) -> None:
             )
         if sentences.sum() != len(tokens) or documents.sum() != len(sentences):
             raise ValueError(f"{where}: lengths of sentences or documents do not add up")
-        if tokens.max() >= manifest.vocabulary_size:
+        if tokens.min() < 0 or tokens.max() >= manifest.vocabulary_size:
             raise ValueError(
-                f"{where}: ids must be below {manifest.vocabulary_size}, the size of the "
-                f"vocabulary. Received: {tokens.max()}"
+                f"{where}: ids must be from 0 to {manifest.vocabulary_size - 1}, the size of the "
+                f"vocabulary less one. Received: {tokens.min()} to {tokens.max()}"
             )
         offset += len(record.numpy()) + records.RECORD_OVERHEAD
 

@@ -4,7 +4,7 @@ Classifiers, features and questions use the same rule (`doc_stride` of google-re
 run_squad.py). It is computed in closed form for any number of texts, in a graph and eagerly.
 Windows of whole words, for word labels, are in `kbert.data.tables.words`.
 
-Only core TensorFlow operations are used, as in `kbert.data.tables.inputs`.
+Only core TensorFlow operations are used, as in `kbert.tokenizers.packing`.
 
 Shapes: B texts, W windows of all texts together, P tokens of all windows together.
 """
@@ -15,7 +15,7 @@ import dataclasses
 from typing import Any, TypeAlias
 
 from kbert.core.late import tf
-from kbert.data.tables.inputs import pair_lengths, pair_limits
+from kbert.tokenizers.packing import pair_lengths, pair_limits
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

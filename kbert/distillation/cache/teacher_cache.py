@@ -291,7 +291,7 @@ def _check_finite(found: Mapping[str, np.ndarray], dtype: str) -> None:
     """Raises ValueError if an output is NaN or infinite, in the cache's `dtype` or at all."""
     for name, values in found.items():
         if not np.isfinite(values).all():
-            hint = 'has values that float16 does not support: use cache_dtype="float32"'
+            hint = 'is NaN or beyond the range of float16: try cache_dtype="float32"'
             raise ValueError(
                 "The outputs of a teacher must be finite, in the cache's dtype too. "
                 f"Received: {name}, which {hint if dtype == 'float16' else 'is NaN or infinite'}"

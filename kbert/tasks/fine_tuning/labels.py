@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from kbert.core.in_memory import ClassName
+from kbert.core.in_memory import ClassName, plain, values_of
 from kbert.data.tables.table import Table
 
 _WHOLE = "0|-?[1-9][0-9]*"  # a whole number, written out
@@ -41,7 +41,7 @@ class Labels:
         [1, 0]
     """
 
-    def __init__(self, names: Sequence[str | int | bool] | int) -> None:
+    def __init__(self, names: Sequence[str | int | bool] | int | None) -> None:
         self.names = _written_out(names)
         self._ids = {name: i for i, name in enumerate(self.names)}
         self._numbers = class_numbers(self.names)
@@ -156,6 +156,11 @@ def _written_out(names: object) -> list[str]:
     """
     if isinstance(names, int | np.integer) and not isinstance(names, bool) and names > 0:
         return [f"LABEL_{i}" for i in range(names)]
+    if names is None:
+        raise ValueError(
+            "A new classifier needs labels: the names of the classes, their number, or "
+            "kbert.class_names(labels) for the classes of labelled data. Received: labels=None"
+        )
     values = [] if isinstance(names, str | bytes) or not isinstance(names, Iterable) else names
     values = [x.item() if isinstance(x, np.generic) else x for x in values]
     class_names = [_as_name(x) for x in values]
@@ -171,6 +176,48 @@ def _as_name(value: object) -> str | None:
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     return str(value) if isinstance(value, str | int) else None
+
+
+def class_names(labels: Any) -> list[str]:
+    """Returns the distinct classes of labelled data, as the `labels` of a classifier or tagger.
+
+    Whole numbers are sorted by value, then names alphabetically; "O" is first. Classes of a
+    `ClassLabel` of `datasets` keep its order.
+
+    Args:
+        labels: one label per example, or a list of labels per example (tags, several classes): a
+            list, an array, a series, or a column of `datasets`. Labels are strings, integers or
+            booleans.
+
+    Raises:
+        ValueError: there are no labels, or a label is a number that is not whole.
+
+    Example:
+        >>> class_names(["spam", "ham", "spam"]), class_names([10, 9, 10])
+        (['ham', 'spam'], ['9', '10'])
+        >>> class_names([["B-PER", "O"], ["O"]])
+        ['O', 'B-PER']
+    """
+    found: dict[str, Any] = {}
+    for given in map(plain, values_of(labels, "label")):
+        for label in given if isinstance(given, list | tuple) else [given]:
+            name = _as_name(plain(label))
+            if name is None:
+                raise ValueError(
+                    "Labels of classes must be names, integers or booleans; use a TextRegressor "
+                    f"for other numbers. Received: {label!r:.80}"
+                )
+            found.setdefault(name, label)
+    if not found:
+        raise ValueError("class_names needs labels. Received: none")
+    if all(isinstance(label, ClassName) for label in found.values()):
+        return sorted(found, key=lambda name: found[name].number)
+    return sorted(found, key=lambda name: (name != "O", *_natural(name)))
+
+
+def _natural(name: str) -> tuple[int, int, str]:
+    """Sort key: whole numbers by their value, before all other names."""
+    return (0, int(name), name) if re.fullmatch(_WHOLE, name) else (1, 0, name)
 
 
 def class_numbers(names: Sequence[str]) -> dict[int, int]:

@@ -132,8 +132,8 @@ class MultiTask(KerasEdits, TrainStep, keras.Model):
         """
         if edited_tasks := [name for name, task in self.tasks.items() if task.variant is not None]:
             raise ValueError(
-                "enable_lora() adds one adapter that all tasks share, so no task may have its own "
-                f"named edit. Received: named edits of {', '.join(edited_tasks)}"
+                "enable_lora() adds a named edit for all tasks, so no task may have its own named "
+                f"edit. Received: named edits of {', '.join(edited_tasks)}"
             )
         return super().enable_lora(rank, **options)
 

@@ -38,7 +38,7 @@ from kbert.training.run.phases import Epochs, Phase, Start
 from kbert.training.run.record import Resume
 from kbert.training.run.run import Run
 from kbert.training.run.signals import raise_stopped
-from kbert.training.step.keras_arguments import FIT, refuse_arguments
+from kbert.training.step.keras_arguments import FIT, refuse_arguments, refuse_schedule
 from kbert.training.step.mixin import TrainStep
 from kbert.training.step.state import replicas_of, scope_of
 from kbert.training.strategies import Strategy
@@ -67,6 +67,7 @@ class EpochsObjective(Objective):
 
     def __init__(self, task: Any, model: TrainStep, settings: Mapping[str, Any]) -> None:
         refuse_arguments(settings, FIT, "fit")
+        refuse_schedule(settings)
         self.task, self.model = task, model
         self.options = FitSettings.from_arguments(settings, "fit")
         self.is_compiled = model.compiled_by_user

@@ -56,7 +56,8 @@ class TextClassifier(FineTuningTask):
         encoder: a `kbert.Encoder` with a pooler, a `kbert.models.ElmoEncoder` or a
             `kbert.models.DecoderEncoder`.
         tokenizer: the encoder's tokenizer.
-        labels: names of the classes, or their number, for LABEL_0, LABEL_1, …
+        labels: names of the classes, or their number, for LABEL_0, LABEL_1, …; required.
+            `kbert.class_names` returns those of labelled data.
         name: name of the model.
         **options: settings:
 
@@ -93,7 +94,7 @@ class TextClassifier(FineTuningTask):
         self,
         encoder: keras.Model,
         tokenizer: TokenizerLike,
-        labels: Sequence[str] | int,
+        labels: Sequence[str] | int | None = None,
         **options: Any,
     ) -> None:
         self._classes = Labels(labels)

@@ -14,7 +14,6 @@ from keras import ops
 
 from kbert.core.late import tf
 from kbert.core.types import Tensor, Tensors
-from kbert.data.tables.inputs import pair_limits
 from kbert.data.tables.rows import Rows
 from kbert.data.tables.table import Table
 from kbert.data.tables.windows import pair_windows, text_windows, window_counts
@@ -23,6 +22,7 @@ from kbert.inference.texts import READ_WHOLE
 from kbert.models.captured_outputs import captured_of
 from kbert.signatures import Signature, text_tokens
 from kbert.tasks.encoder_task import EncoderTask, input_names
+from kbert.tokenizers.packing import pair_limits
 
 WINDOWS_AT_ONCE = 32  # windows that inference computes together, to bound memory
 TEXT_COLUMNS = ("text",), ("first", "second")
@@ -288,6 +288,8 @@ def _text_columns(table: Table) -> tuple[str, ...]:
         if all(name in table for name in names):
             return names
     hint = "; for a batched tf.data.Dataset pass dataset.unbatch()" if "words" in table else ""
+    if "token_ids" in table:
+        hint = "; for batches of token ids build a keras.Model on kbert.Encoder (docs/keras.md)"
     raise ValueError(
         "The table must have the column `text`, or `first` and `second` for pairs; rename its "
         f"columns with rename(){hint}. Received: {', '.join(table.columns)}"

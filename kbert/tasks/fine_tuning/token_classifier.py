@@ -58,7 +58,8 @@ class TokenClassifier(FineTuningTask):
     Args:
         encoder: a `kbert.Encoder`, or a `kbert.models.ElmoEncoder`.
         tokenizer: the encoder's tokenizer.
-        labels: names of the labels, or their number, for LABEL_0, LABEL_1, …
+        labels: names of the labels, or their number, for LABEL_0, LABEL_1, …; required.
+            `kbert.class_names` returns those of labelled data.
         name: name of the model.
         **options: settings; without a `doc_stride` the windows of a long sentence overlap by half:
 
@@ -99,7 +100,7 @@ class TokenClassifier(FineTuningTask):
         self,
         encoder: keras.Model,
         tokenizer: TokenizerLike,
-        labels: Sequence[str] | int,
+        labels: Sequence[str] | int | None = None,
         **options: Any,
     ) -> None:
         self._classes = Labels(labels)

@@ -284,12 +284,15 @@ def best(probabilities: np.ndarray, k: int) -> np.ndarray:
     Which of several equal to the k-th largest are among the k is arbitrary.
 
     Example:
-        >>> best(np.array([0.1, 0.4, 0.1, 0.4]), 3).tolist()
+        >>> best(np.array([0.1, 0.4, 0.1, 0.4, 0.1]), 3).tolist()
         [1, 3, 0]
     """
-    ids = np.argpartition(-probabilities, k - 1)[:k] if k < len(probabilities) else None
-    ids = np.arange(len(probabilities)) if ids is None else np.sort(ids)
-    return ids[np.argsort(-probabilities[ids], kind="stable")]
+    if k < len(probabilities):
+        # Every id that may be among the k: a partition alone chooses arbitrarily among equal ones.
+        ids = np.flatnonzero(probabilities >= np.partition(probabilities, -k)[-k])
+    else:
+        ids = np.arange(len(probabilities))
+    return ids[np.argsort(-probabilities[ids], kind="stable")][:k]
 
 
 def candidate_ids(tokenizer: Tokenizer, candidates: Sequence[str | bytes]) -> np.ndarray:

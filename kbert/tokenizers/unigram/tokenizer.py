@@ -176,6 +176,7 @@ class UnigramTokenizer(Tokenizer):
         super().__init__(vocabulary, {role: roles[role] for role in roles if roles[role]})
         if layout in FAIRSEQ_BEGINNINGS:
             self.pair_separators = 2
+        self.cls_last = self.cls_token == "<cls>"  # XLNet's pieces
         specials = set(self.special_tokens.values())
         self.continuation = np.array(
             [piece not in specials and _is_continuation(piece) for piece in vocabulary]
@@ -236,7 +237,7 @@ class UnigramTokenizer(Tokenizer):
     def _hugging_face_class(self) -> str:
         if self.layout in SAVED_AS:
             return SAVED_AS[self.layout][0]
-        return "XLNetTokenizer" if self.cls_token == "<cls>" else "AlbertTokenizer"
+        return "XLNetTokenizer" if self.cls_last else "AlbertTokenizer"
 
     @property
     def _file_names(self) -> tuple[str, ...]:

@@ -31,10 +31,10 @@ def special_tokens(vocabulary: Sequence[str]) -> tuple[str, ...]:
 
 
 def read_vocabulary(path: str | os.PathLike) -> list[str]:
-    """Reads and checks a vocab.txt.
+    r"""Reads and checks a vocab.txt.
 
-    Only "\\n" and "\\r\\n" end a line: vocabularies contain tokens such as U+2028, at which other
-    readers end a line.
+    A line ends with "\n" or "\r\n" and with nothing else: vocabularies contain tokens such as
+    U+2028, at which other readers end a line. A byte order mark is dropped.
 
     Args:
         path: the vocab.txt file, with or without a byte order mark.
@@ -44,8 +44,8 @@ def read_vocabulary(path: str | os.PathLike) -> list[str]:
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: not UTF-8, an empty line, a duplicate, a token with U+0000 or above 256 bytes
-            (the message names file and line), or a missing special token (it names the file).
+        ValueError: the file is not UTF-8, a line is empty, repeated, too long or contains U+0000
+            (the message names file and line), or a special token is missing (it names the file).
 
     Example:
         >>> import tempfile

@@ -91,6 +91,17 @@ def refuse_others(given: Mapping[str, Any], ways: Mapping[str, str], function: s
         )
 
 
+def refuse_schedule(settings: Mapping[str, Any]) -> None:
+    """Raises TypeError if the `learning_rate` of `fit` is a schedule, which `compile` accepts."""
+    rate = settings.get("learning_rate")
+    if callable(rate):
+        raise TypeError(
+            "fit() requires a number as `learning_rate`; for a schedule, first call "
+            "task.compile(keras.optimizers.AdamW(schedule)). "
+            f"Received: learning_rate={rate!r:.80}"
+        )
+
+
 def check_compile(optimizer: Any, positional: tuple[Any, ...], others: Mapping[str, Any]) -> None:
     """Raises TypeError for arguments of Keras' `compile` that kbert does not accept.
 

@@ -3,8 +3,8 @@ import hypothesis.strategies as st
 import numpy as np
 import tensorflow as tf
 
-from kbert.data.tables.inputs import build_inputs
 from kbert.data.tables.windows import pair_windows, text_windows, window_counts
+from kbert.tokenizers.packing import build_inputs
 
 TEXTS = st.lists(st.integers(0, 30), min_size=1, max_size=6)
 SETTINGS = hypothesis.settings(max_examples=40, deadline=None)

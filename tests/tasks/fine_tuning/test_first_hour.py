@@ -2,8 +2,10 @@
 
 import logging
 
+import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import kbert
 from kbert import tasks, visualization
@@ -106,3 +108,41 @@ def test_an_index_is_asked_by_vectors():
     index = kbert.search.Index(np.eye(4, dtype="float32"))
     with pytest.raises(ValueError, match=r"index\.search\(embedder.predict\(texts\)\)"):
         index.search(["a text"])
+
+
+def test_classes_of_labelled_data(encoder, tokenizer):
+    labels = ["spam", "ham", "spam", "ham"]
+    task = tasks.TextClassifier(encoder, tokenizer, kbert.class_names(labels))
+    assert task.labels == ["ham", "spam"]
+    assert kbert.class_names(np.array([10, 9, 10])) == ["9", "10"]
+    assert kbert.class_names([["B-PER", "I-PER"], ["O"]]) == ["O", "B-PER", "I-PER"]
+    for missing in (tasks.TextClassifier, tasks.TokenClassifier):
+        with pytest.raises(ValueError, match=r"kbert\.class_names\(labels\).*labels=None"):
+            missing(encoder, tokenizer)
+    with pytest.raises(ValueError, match=r"use a TextRegressor.*Received: 0.5"):
+        kbert.class_names([0.5, 1.0])
+
+
+def test_a_schedule_goes_to_compile(encoder, tokenizer):
+    task = tasks.TextClassifier(encoder, tokenizer, 2)
+    schedule = keras.optimizers.schedules.CosineDecay(1e-3, 10)
+    with pytest.raises(TypeError, match=r"compile\(keras.optimizers.AdamW\(schedule\)\)"):
+        task.fit(TEXTS, [0, 1, 0, 1], learning_rate=schedule, **QUICK)
+    task.compile(keras.optimizers.AdamW(schedule))
+    rates = task.fit(TEXTS, [0, 1, 0, 1], **QUICK).history["learning_rate"]
+    assert rates[1] < rates[0] < 1e-3
+
+
+def test_batches_of_ids_are_for_a_model_of_ones_own(encoder, tokenizer):
+    task = tasks.TextClassifier(encoder, tokenizer, 2)
+    data = tf.data.Dataset.from_tensor_slices((dict(tokenizer(TEXTS, padding=True)), [0, 1, 0, 1]))
+    with pytest.raises(ValueError, match=r"keras.Model on kbert.Encoder \(docs/keras.md\)"):
+        task.fit(data, **QUICK)
+
+
+def test_features_of_an_elmo_are_its_own():
+    config = kbert.ElmoConfig(
+        filters=((1, 4),), num_highway=1, projection_size=4, num_layers=1, lstm_size=8
+    )
+    with pytest.raises(TypeError, match=r"elmo\.embed\(texts\)"):
+        kbert.features(kbert.Elmo(config), kbert.CharacterTokenizer(), ["a text"])

@@ -282,7 +282,7 @@ def test_long_pairs_in_windows(config, tokenizer, caplog):
         "probability",
         "probabilities",
     }
-    assert "are cut" not in caplog.text
+    assert "truncated" not in caplog.text
 
 
 def test_cut_texts_are_counted(config, tokenizer, caplog):

@@ -212,7 +212,7 @@ def test_bad_streams(task):
 
 
 def test_what_a_language_model_is_made_of(task):
-    with pytest.raises(TypeError, match=r"made of a Decoder. Received: <Seq2Seq"):
+    with pytest.raises(TypeError, match=r"requires a Decoder. Received: <Seq2Seq"):
         CausalLM(writing.translator().seq2seq, task.tokenizer)
     with pytest.raises(ValueError, match=r'name a "sep" token.* a BytePairTokenizer without one'):
         CausalLM(

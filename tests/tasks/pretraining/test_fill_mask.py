@@ -51,6 +51,14 @@ def test_find_masks_finds_each(rows):
         assert not columns[count:].any()
 
 
+def test_best_breaks_ties_by_id():
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        values, k = rng.integers(0, 4, 30) / 4, int(rng.integers(1, 31))
+        wanted = np.argsort(-values, kind="stable")[:k]
+        assert fill_mask.best(values, k).tolist() == wanted.tolist()
+
+
 @pytest.mark.parametrize("k", [1, 3, 50])
 def test_best_equals_a_full_sort(k):
     values = np.random.default_rng(0).permutation(50).astype("float32")

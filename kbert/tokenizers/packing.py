@@ -21,10 +21,12 @@ from typing import Any
 import numpy as np
 
 from kbert.core.late import tf
+from kbert.core.protocols import TokenizerLike
 from kbert.core.ragged import Ragged
 
 # One number, or several if a token is represented by several numbers.
 TokenId = int | Sequence[int]
+_NO_LIMIT = 1 << 30  # columns
 
 
 def pair_lengths(first: tf.RaggedTensor, second: tf.RaggedTensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -163,6 +165,62 @@ def build_inputs(
         "segment_ids": segments,
         "padding_mask": tf.cast(is_real, tf.int32),
     }
+
+
+def check_input_tokens(tokenizer: TokenizerLike) -> None:
+    """Raises ValueError if a tokenizer lacks a token of an encoder's input."""
+    missing = [x for x in ("pad", "cls", "sep") if getattr(tokenizer, f"{x}_id") is None]
+    if missing:
+        raise ValueError(
+            "The tokenizer's special_tokens must name a padding, a first and a separator token "
+            f"(pad, cls, sep). Received: a {type(tokenizer).__name__} without "
+            f"{', '.join(missing)}"
+        )
+
+
+def padded_batch(
+    tokenizer: TokenizerLike,
+    texts: Any,
+    second: Any = None,
+    *,
+    padding: Any = True,
+    max_length: int | None = None,
+) -> dict[str, Any]:
+    """Tokenizes texts and packs them into an encoder's input; see `Tokenizer.__call__`."""
+    if padding not in (True, "longest", "max_length"):
+        raise ValueError(
+            'padding must be False (ragged ids), True or "longest" (the width of the longest row) '
+            f'or "max_length". Received: padding={padding!r}'
+        )
+    if isinstance(max_length, bool) or not isinstance(max_length, int | np.integer | None):
+        raise ValueError(f"max_length must be an integer. Received: {max_length!r}")
+    is_fixed = padding == "max_length"
+    if is_fixed and max_length is None:
+        raise ValueError('padding="max_length" needs max_length. Received: max_length=None')
+    check_input_tokens(tokenizer)
+    limit = _NO_LIMIT if max_length is None else int(max_length)
+    features = build_inputs(
+        *(tokenizer.encode(_listed(side)) for side in (texts, second) if side is not None),
+        cls_id=tokenizer.cls_id,
+        sep_id=tokenizer.sep_id,
+        pad_id=tokenizer.pad_id,
+        max_length=limit,
+        multiple=limit if is_fixed else 1,
+        separators=tokenizer.pair_separators,
+        cls_last=getattr(tokenizer, "cls_last", False),
+    )
+    if is_fixed and not isinstance(features["token_ids"], np.ndarray):
+        for values in features.values():
+            values.set_shape([None, limit, *values.shape[2:]])
+    return features
+
+
+def _listed(texts: Any) -> Any:
+    """Returns a batch of texts; one string becomes a batch of one row."""
+    if isinstance(texts, str | bytes):
+        return [texts]
+    is_scalar = getattr(getattr(texts, "shape", None), "rank", None) == 0
+    return texts[None] if is_scalar else texts
 
 
 def _starts(ids: tf.RaggedTensor) -> tf.Tensor:

@@ -4,7 +4,7 @@ import tensorflow as tf
 from hypothesis import given, settings, strategies as st
 
 from kbert.core.ragged import Ragged
-from kbert.data.tables.inputs import build_inputs
+from kbert.tokenizers.packing import build_inputs
 
 CLS, SEP, PAD = 2, 3, 0
 SPECIALS = {"cls_id": CLS, "sep_id": SEP, "pad_id": PAD}
