@@ -90,12 +90,12 @@ def _augment(options: flags.FlagValues) -> None:
         columns=columns(options),
         label_separator=options.label_separator,
     )
-    given = {}
+    arguments = {}
     if options.stop_words:
-        given["stop_words"] = augmentation.read_stop_words(options.stop_words)
+        arguments["stop_words"] = augmentation.read_stop_words(options.stop_words)
     if options.vectors:
         limit = options.max_vectors or None
-        given["vectors"] = word_vectors.WordVectors.load(options.vectors, limit=limit)
+        arguments["vectors"] = word_vectors.WordVectors.load(options.vectors, limit=limit)
     try:
         model = tasks.Pretraining.from_preset(options.preset)
     except ValueError as error:
@@ -104,7 +104,7 @@ def _augment(options: flags.FlagValues) -> None:
             f"kbert-pretrain, not a fine-tuned one. {error}"
         ) from error
     augmenter = augmentation.Augmenter(
-        table, model, settings, batch_size=options.batch_size, **given
+        table, model, settings, batch_size=options.batch_size, **arguments
     )
     if options.dry_run:
         print(augmentation.preview(augmenter))

@@ -75,7 +75,7 @@ def define_flags() -> None:
 
 def _convert(options: flags.FlagValues) -> None:
     """Converts the model, prints the report and, with --check, compares both models."""
-    done = conversion.convert(
+    report = conversion.convert(
         options["from"].value,
         options.to,
         format=options.format,
@@ -85,8 +85,8 @@ def _convert(options: flags.FlagValues) -> None:
         window=options.window,
         max_positions=options.max_positions,
     )
-    print(done)
-    checks = conversion.check(done.source, done.target) if options.check else []
+    print(report)
+    checks = conversion.check(report.source, report.target) if options.check else []
     for check in checks:
         print(f"check: {check}")
     if not all(check.passed for check in checks):

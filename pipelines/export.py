@@ -100,35 +100,37 @@ def define_flags() -> None:
 
 def _export(options: flags.FlagValues) -> None:
     """Exports the model; for runtimes, prints its size, differences and tokenizer."""
-    given = {"tolerance": options.tolerance, "texts": _lines(options.texts)}
+    arguments = {"tolerance": options.tolerance, "texts": _lines(options.texts)}
     if options.widths is not None:
-        given["widths"] = [_number(width) for width in options.widths]
-    given = {name: value for name, value in given.items() if value is not None}
+        arguments["widths"] = [_number(width) for width in options.widths]
+    arguments = {name: value for name, value in arguments.items() if value is not None}
     unchecked = options.format == "savedmodel" and options.precision == "float32"
-    if given and (unchecked or options.format == "safetensors"):
+    if arguments and (unchecked or options.format == "safetensors"):
         raise ValueError(
             f"--texts and --tolerance require --format {', '.join(RUNTIMES)}, or savedmodel in "
             "another precision than float32; --widths requires litert. Received: "
-            f"--format={options.format} and {', '.join(f'--{name}' for name in given)}"
+            f"--format={options.format} and {', '.join(f'--{name}' for name in arguments)}"
         )
-    others = {
+    more_arguments = {
         "max_bytes": options.max_bytes,
         "max_new_tokens": options.max_new_tokens,
         "method": _method(options.beam_width),
     }
-    given |= {name: value for name, value in others.items() if value is not None}
+    arguments |= {name: value for name, value in more_arguments.items() if value is not None}
     task = kbert.tasks.Task.from_preset(options.preset)
     path = task.export(
-        options.output_dir, format=options.format, precision=options.precision, **given
+        options.output_dir, format=options.format, precision=options.precision, **arguments
     )
     print(path)
     if options.format not in RUNTIMES:
         return
-    made = kbert.export.folder.read_description(path)
-    print(f"{made['format']}, {made['precision']}: {made['bytes'] / 1e6:.1f} MB")
-    for name, difference in made["differences"].items():
+    description = kbert.export.folder.read_description(path)
+    print(
+        f"{description['format']}, {description['precision']}: {description['bytes'] / 1e6:.1f} MB"
+    )
+    for name, difference in description["differences"].items():
         print(f"{name}: largest difference from TensorFlow {difference:.2g}")
-    tokenizer = made["tokenizer"]
+    tokenizer = description["tokenizer"]
     print(f"tokenizer beside the model: {', '.join(tokenizer['beside'])}")
     if "inside" in tokenizer:
         print(f"tokenizer inside, for {tokenizer['needs']}: {', '.join(tokenizer['inside'])}")

@@ -46,9 +46,9 @@ def define_flags() -> None:
 
 def _predict(options: flags.FlagValues) -> None:
     """Answers one input on this machine, or many files on Apache Beam (--runner=beam)."""
-    given = beam_flags.read(options)
-    if given is not None:
-        _predict_on_beam(options, given)
+    beam_arguments = beam_flags.read(options)
+    if beam_arguments is not None:
+        _predict_on_beam(options, beam_arguments)
         return
     answering.answer("kbert-predict", tasks.FineTuningTask, options, columns(options))
 

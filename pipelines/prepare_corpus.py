@@ -111,14 +111,14 @@ def define_flags() -> None:
 
 def _says_the_vocabulary(values: dict) -> bool:
     """Returns whether the flags name or describe one vocabulary; `values` are flag -> value."""
-    given = [name for name in ("vocabulary", "vocabulary_size") if values[name] is not None]
-    return len(given) == 1 or (not given and values["tokenizer"] == "words")
+    given_flags = [name for name in ("vocabulary", "vocabulary_size") if values[name] is not None]
+    return len(given_flags) == 1 or (not given_flags and values["tokenizer"] == "words")
 
 
 def _prepare(options: flags.FlagValues) -> None:
     """Writes the shards, and with --lexicon the Chinese words; or shows a preview (--dry_run)."""
     import_without_keras()  # texts are tokenised here, and no model is made
-    given = beam_flags.read(options)
+    beam_arguments = beam_flags.read(options)
     sources: list = command.split_sources(options.input)
     if options.target:
         targets = command.split_sources(options.target)
@@ -140,7 +140,7 @@ def _prepare(options: flags.FlagValues) -> None:
         tokenizer,
         held_out_share=options.held_out_share,
         num_workers=options.num_workers,
-        beam_flags=given,
+        beam_flags=beam_arguments,
         **reading,
     )
     print(f"{options.output_dir}: {corpus.summary()}")

@@ -72,28 +72,28 @@ def _prune(options: flags.FlagValues) -> None:
         raise ValueError(f"--output_dir must be new or empty. Received: {target}")
     model, tokenizer = _read(options.model)
     table = _table(model, options) if options.data else None
-    before = _measured(model, table, options)
+    sizes_before = _measured(model, table, options)
     if options.vocabulary is not None:
         texts = (
             text for x in kbert.text.open_sources(options.vocabulary) for text in x.documents()
         )
-        own = None if isinstance(model, kbert.tasks.Task) else tokenizer
+        own_tokenizer = None if isinstance(model, kbert.tasks.Task) else tokenizer
         cut = {"texts": texts, "keep": options.keep, "min_count": options.min_count}
-        model, tokenizer = pruning.prune_vocabulary(model, own, **cut)
+        model, tokenizer = pruning.prune_vocabulary(model, own_tokenizer, **cut)
     if options.layers is not None:
         model = pruning.keep_layers(model, *_layers(options.layers))
     if options.heads is not None:
-        found = pruning.head_importance(model, table, batch_size=options.batch_size)
-        model = pruning.prune_heads(model, pruning.least_important(found, options.heads))
+        importance = pruning.head_importance(model, table, batch_size=options.batch_size)
+        model = pruning.prune_heads(model, pruning.least_important(importance, options.heads))
     if options.neurons is not None:
         if table is None:
-            found = pruning.neuron_magnitudes(model)
+            importance = pruning.neuron_magnitudes(model)
         else:
-            found = pruning.neuron_importance(model, table, batch_size=options.batch_size)
-        model = pruning.prune_neurons(model, pruning.least_important(found, options.neurons))
-    after = _measured(model, table, options)
-    for name, value in before.items():
-        print(f"{name:20}{value} -> {after[name]}")
+            importance = pruning.neuron_importance(model, table, batch_size=options.batch_size)
+        model = pruning.prune_neurons(model, pruning.least_important(importance, options.neurons))
+    sizes_after = _measured(model, table, options)
+    for name, value in sizes_before.items():
+        print(f"{name:20}{value} -> {sizes_after[name]}")
     model.save_to_preset(target)
     if tokenizer is not None and not isinstance(model, kbert.tasks.Task):
         tokenizer.save(target)
