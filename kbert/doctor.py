@@ -113,12 +113,12 @@ def examine() -> dict[str, list[Finding]]:
     Returns:
         Title of a section -> its findings.
     """
-    probe, said = probe_libraries()
+    probe, messages = probe_libraries()
     return {
         "packages": examine_packages(),
         "conflicts": examine_conflicts(),
-        "libraries and devices": examine_devices(probe, said),
-        "processor and memory": examine_processor(said),
+        "libraries and devices": examine_devices(probe, messages),
+        "processor and memory": examine_processor(messages),
         "extras": examine_extras(),
     }
 
@@ -128,37 +128,37 @@ def examine_packages() -> list[Finding]:
 
     Only the finding that kbert is missing, if it is not installed.
     """
-    wanted = _requirements("kbert")
-    if wanted is None:
+    requirements = _requirements("kbert")
+    if requirements is None:
         return [
             Finding(
                 "BROKEN", "kbert", "not installed", "pip install kbert, or `pip install -e .` here"
             )
         ]
-    found = []
+    findings = []
     range_ = importlib.metadata.metadata("kbert")["Requires-Python"] or ""
     state = "ok" if _fits(platform.python_version(), range_) else "BROKEN"
-    found.append(Finding(state, "python", platform.python_version(), range_))
-    for requirement in wanted:
+    findings.append(Finding(state, "python", platform.python_version(), range_))
+    for requirement in requirements:
         version = _version(requirement.name)
         range_ = str(requirement.specifier)
         if version is None:
             hint = f"pip install '{requirement.name}{range_}'"
-            found.append(Finding("BROKEN", requirement.name, "missing", hint))
+            findings.append(Finding("BROKEN", requirement.name, "missing", hint))
         elif _fits(version, range_):
-            found.append(Finding("ok", requirement.name, version, range_))
+            findings.append(Finding("ok", requirement.name, version, range_))
         else:
             hint = f"pip install '{requirement.name}{range_}'"
-            found.append(Finding("BROKEN", requirement.name, version, hint))
-    return found
+            findings.append(Finding("BROKEN", requirement.name, version, hint))
+    return findings
 
 
 def examine_conflicts() -> list[Finding]:
     """Examines conflicts between installed packages, and with environment variables."""
-    found = [*_foreign_requirements(), *_same_folders()]
+    findings = [*_foreign_requirements(), *_same_folders()]
     tensorflow, text = _version("tensorflow"), _version("tensorflow-text")
     if tensorflow and text and tensorflow.split(".")[:2] != text.split(".")[:2]:
-        found.append(
+        findings.append(
             Finding(
                 "BROKEN",
                 "tensorflow-text",
@@ -168,7 +168,7 @@ def examine_conflicts() -> list[Finding]:
         )
     legacy = os.environ.get("TF_USE_LEGACY_KERAS", "")
     if legacy.lower() in ("1", "true"):
-        found.append(
+        findings.append(
             Finding(
                 "BROKEN",
                 "TF_USE_LEGACY_KERAS",
@@ -177,7 +177,7 @@ def examine_conflicts() -> list[Finding]:
             )
         )
     elif _version("tf-keras"):
-        found.append(
+        findings.append(
             Finding(
                 "note",
                 "tf-keras",
@@ -185,7 +185,7 @@ def examine_conflicts() -> list[Finding]:
                 "Keras 2: its layers, optimizers and callbacks do not work with kbert's models",
             )
         )
-    return found or [Finding("ok", "packages, environment", "none known")]
+    return findings or [Finding("ok", "packages, environment", "none known")]
 
 
 def examine_devices(probe: dict[str, dict], said: str) -> list[Finding]:
@@ -195,22 +195,22 @@ def examine_devices(probe: dict[str, dict], said: str) -> list[Finding]:
         probe: library -> its details, from `probe_libraries`.
         said: TensorFlow's messages during the probe.
     """
-    found = []
+    findings = []
     for name in ("tensorflow", "tensorflow_text", "keras"):
         error = probe.get(name, {}).get("error")
         if error is not None:
-            found.append(Finding("BROKEN", f"import {name}", "fails", _one_line(error)))
+            findings.append(Finding("BROKEN", f"import {name}", "fails", _one_line(error)))
         else:
-            found.append(Finding("ok", f"import {name}", "works"))
+            findings.append(Finding("ok", f"import {name}", "works"))
     if "backend" in probe.get("keras", {}):
-        found.append(_backend(probe["keras"]))
+        findings.append(_backend(probe["keras"]))
     if "gpus" in probe.get("tensorflow", {}):
         gpus = probe["tensorflow"]["gpus"]
         if gpus:
-            found.append(Finding("ok", "GPU", f"{len(gpus)}: {', '.join(gpus)}"))
+            findings.append(Finding("ok", "GPU", f"{len(gpus)}: {', '.join(gpus)}"))
         else:
-            found.append(why_no_gpu(probe["tensorflow"]["cuda"], said))
-    return found
+            findings.append(why_no_gpu(probe["tensorflow"]["cuda"], said))
+    return findings
 
 
 def why_no_gpu(built_with_cuda: bool, said: str) -> Finding:
@@ -249,24 +249,24 @@ def examine_processor(said: str) -> list[Finding]:
     cores, memory = usable_cores(), usable_memory()
     state = "ok" if cores >= 4 else "slow"
     hint = "" if cores >= 4 else "training takes minutes for bert-tiny, days for bert-base"
-    found = [Finding(state, "cores", f"{cores:g}", hint)]
-    whole = os.cpu_count() or 1
-    if cores < whole:
-        found.append(
+    findings = [Finding(state, "cores", f"{cores:g}", hint)]
+    num_cpus = os.cpu_count() or 1
+    if cores < num_cpus:
+        findings.append(
             Finding(
                 "note",
                 "core limit",
-                f"{cores:g} of {whole}",
+                f"{cores:g} of {num_cpus}",
                 "TensorFlow starts a thread for each core of the machine that it sees",
             )
         )
     if memory is None:
-        found.append(Finding("note", "memory", "unknown"))
+        findings.append(Finding("note", "memory", "unknown"))
     else:
         state = "ok" if memory >= ENOUGH_MEMORY else "slow"
         hint = "kbert.describe(name).training_memory(rows, length) estimates what a model requires"
-        found.append(Finding(state, "memory", f"{memory / GIB:.1f} GiB", hint))
-    return [*found, *_instructions(_processor_flags(), said)]
+        findings.append(Finding(state, "memory", f"{memory / GIB:.1f} GiB", hint))
+    return [*findings, *_instructions(_processor_flags(), said)]
 
 
 def examine_extras() -> list[Finding]:
@@ -274,30 +274,30 @@ def examine_extras() -> list[Finding]:
     if _requirements("kbert") is None:
         return []
     names = importlib.metadata.metadata("kbert").get_all("Provides-Extra") or []
-    found = []
+    findings = []
     for extra in sorted(names):
         missing, outside = [], []
-        for wanted in _requirements("kbert", extra) or []:
-            version = _version(wanted.name)
+        for requirement in _requirements("kbert", extra) or []:
+            version = _version(requirement.name)
             if version is None:
-                missing.append(wanted.name)
-            elif not _fits(version, str(wanted.specifier)):
-                outside.append(f"{wanted.name} {version}, not {wanted.specifier}")
+                missing.append(requirement.name)
+            elif not _fits(version, str(requirement.specifier)):
+                outside.append(f"{requirement.name} {version}, not {requirement.specifier}")
             missing += [
                 x.name
-                for part in sorted(wanted.extras)
-                for x in _requirements(wanted.name, part) or []
+                for part in sorted(requirement.extras)
+                for x in _requirements(requirement.name, part) or []
                 if _version(x.name) is None
             ]
         opens = EXTRAS.get(extra, "")
         if outside:
-            found.append(Finding("BROKEN", extra, "; ".join(outside), opens))
+            findings.append(Finding("BROKEN", extra, "; ".join(outside), opens))
         elif missing:
             shown = f"missing {', '.join(missing[:2])}" + (", …" if len(missing) > 2 else "")
-            found.append(Finding("-", extra, shown, f"pip install 'kbert[{extra}]': {opens}"))
+            findings.append(Finding("-", extra, shown, f"pip install 'kbert[{extra}]': {opens}"))
         else:
-            found.append(Finding("ok", extra, "installed", opens))
-    return found
+            findings.append(Finding("ok", extra, "installed", opens))
+    return findings
 
 
 def probe_libraries() -> tuple[dict[str, dict[str, Any]], str]:
@@ -309,7 +309,7 @@ def probe_libraries() -> tuple[dict[str, dict[str, Any]], str]:
     """
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "0"}
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             [sys.executable, "-c", _PROBE],
             capture_output=True,
             text=True,
@@ -320,9 +320,9 @@ def probe_libraries() -> tuple[dict[str, dict[str, Any]], str]:
     except subprocess.TimeoutExpired:
         return {"tensorflow": {"error": f"no answer within {_PROBE_SECONDS} seconds"}}, ""
     try:
-        return json.loads(done.stdout.splitlines()[-1]), done.stderr
+        return json.loads(process.stdout.splitlines()[-1]), process.stderr
     except (IndexError, ValueError):
-        return {"tensorflow": {"error": _how_it_ended(done.returncode)}}, done.stderr
+        return {"tensorflow": {"error": _how_it_ended(process.returncode)}}, process.stderr
 
 
 def usable_cores() -> float:
@@ -344,14 +344,14 @@ def usable_memory() -> int | None:
     That is the machine's memory, or the container's limit if it is lower.
     """
     try:
-        found = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):
         return None
     for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         limit = _read(path).strip()
         if limit.isdecimal():
-            found = min(found, int(limit))
-    return found
+            memory = min(memory, int(limit))
+    return memory
 
 
 def write_table(sections: dict[str, list[Finding]]) -> str:
@@ -405,15 +405,15 @@ def _requirements(package: str, extra: str | None = None) -> list[Any] | None:
         lines = importlib.metadata.requires(package) or []
     except importlib.metadata.PackageNotFoundError:
         return None
-    found = []
+    requirements = []
     for line in lines:
-        wanted: Any = parse(line)
-        always = wanted.marker is None or wanted.marker.evaluate({"extra": ""})
+        requirement: Any = parse(line)
+        always = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
         if (extra is None and always) or (
-            extra is not None and not always and wanted.marker.evaluate({"extra": extra})
+            extra is not None and not always and requirement.marker.evaluate({"extra": extra})
         ):
-            found.append(wanted)
-    return found
+            requirements.append(requirement)
+    return requirements
 
 
 class _Bare:
@@ -463,28 +463,28 @@ def _version(package: str) -> str | None:
 
 def _foreign_requirements() -> Iterator[Finding]:
     """Yields unmet requirements of the packages that kbert needs, directly or not."""
-    seen, ahead = set(), [x.name for x in _requirements("kbert") or []]
-    while ahead:
-        package = ahead.pop()
-        if package in seen:
+    seen_packages, waiting = set(), [x.name for x in _requirements("kbert") or []]
+    while waiting:
+        package = waiting.pop()
+        if package in seen_packages:
             continue
-        seen.add(package)
-        for wanted in _requirements(package) or []:
-            version, range_ = _version(wanted.name), str(wanted.specifier)
+        seen_packages.add(package)
+        for requirement in _requirements(package) or []:
+            version, range_ = _version(requirement.name), str(requirement.specifier)
             if version is None or not _fits(version, range_):
-                value = f"{wanted.name} {version or 'missing'}"
-                hint = f"requires {wanted.name}{range_}"
+                value = f"{requirement.name} {version or 'missing'}"
+                hint = f"requires {requirement.name}{range_}"
                 yield Finding("BROKEN", package, value, hint)
-            ahead.append(wanted.name)
+            waiting.append(requirement.name)
 
 
 def _same_folders() -> Iterator[Finding]:
     """Yields installed packages that overwrite each other's files, see `SAME_FOLDER`."""
-    for package, others in SAME_FOLDER.items():
-        both = [x for x in others if _version(x)]
-        if both and _version(package):
+    for package, alternatives in SAME_FOLDER.items():
+        installed = [x for x in alternatives if _version(x)]
+        if installed and _version(package):
             hint = "they overwrite each other: uninstall all of them, then install one again"
-            yield Finding("BROKEN", package, f"and {', '.join(both)}", hint)
+            yield Finding("BROKEN", package, f"and {', '.join(installed)}", hint)
 
 
 def _backend(keras: dict[str, Any]) -> Finding:
@@ -533,8 +533,8 @@ def _instructions(flags: frozenset[str] | None, said: str) -> Iterator[Finding]:
 
 def _processor_flags() -> frozenset[str] | None:
     """Returns the instruction sets of an x86 processor under Linux; None elsewhere."""
-    found = re.search(r"^flags\s*:(.*)$", _read("/proc/cpuinfo"), re.MULTILINE)
-    return None if found is None else frozenset(found[1].split())
+    match = re.search(r"^flags\s*:(.*)$", _read("/proc/cpuinfo"), re.MULTILINE)
+    return None if match is None else frozenset(match[1].split())
 
 
 def _how_it_ended(status: int) -> str:

@@ -81,9 +81,9 @@ def answer(program: str, task_class: "type[Task]", options: flags.FlagValues, co
     task, checksum = experiments.answering_task(program, task_class, options.preset)
     chosen = option_flags.read(task_class.file_answers.options, options)
     records = experiments.Records(options.input, str(task.kind), columns)
-    how: dict[str, Any] = {"batch_size": options.batch_size, "options": chosen}
+    arguments: dict[str, Any] = {"batch_size": options.batch_size, "options": chosen}
     if options.output == "-":
-        _to_standard_output(task, records, how)
+        _to_standard_output(task, records, arguments)
         return
     identity = {
         "model": checksum(),
@@ -95,11 +95,13 @@ def answer(program: str, task_class: "type[Task]", options: flags.FlagValues, co
     output = _output(program, options.output, identity, task)
     finished = output.finished  # if so, input and output are only checked
     with Progress(options.output, records.size, "B", "answers", int(not finished)) as bar:
-        for answered in experiments.answer_records(task, records, output, **how):
+        for answered in experiments.answer_records(task, records, output, **arguments):
             bar.show(records.consumed, answered)
-    said = f"{output.records:,} answers"
+    summary = f"{output.records:,} answers"
     print(
-        f"{options.output} is complete: {said}" if finished else f"{said} in {options.output}",
+        f"{options.output} is complete: {summary}"
+        if finished
+        else f"{summary} in {options.output}",
         file=sys.stderr,
     )
 

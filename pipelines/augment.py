@@ -3,9 +3,9 @@ r"""Data augmentation: copies of a task's texts in which words are replaced, to 
   kbert-augment --task=sst2 --train=SST-2/train.tsv --preset=bert-base-uncased \
     --vectors=glove.6B.300d.txt --output_dir=augmented
 
-The algorithm is TinyBERT's (https://arxiv.org/abs/1909.10351, algorithm 1). A word that is one
-piece of the vocabulary is masked, and the --preset, a pretrained masked LM, predicts the
---candidates most probable words for it; a word of several pieces gets its nearest neighbours in
+The algorithm is TinyBERT's (https://arxiv.org/abs/1909.10351, algorithm 1). A word that is a single
+subword of the vocabulary is masked, and the --preset, a pretrained masked LM, predicts the
+--candidates most probable words for it. A word of several subwords gets its nearest neighbours in
 --vectors. Then every text is copied --copies times, and in a copy each word is replaced with the
 probability --replaced_share. Stop words, numbers and punctuation are kept, and so are labels and
 all other columns; duplicate copies are dropped. A label may be wrong for a copy: train the student
@@ -18,16 +18,16 @@ those of kbert-finetune:
   kbert-augment --task=classify --train=t.csv --text_column=review --label_column=stars …
   kbert-augment --task=ner --train=train.conll …                          words keep their tags
 
-Data without labels has a column called text, or first and second. Questions with contexts and
-choices are refused: replaced words would move their answers. How many copies? TinyBERT used 30, and
-fewer for large tasks: 20 for SST-2 and QNLI, 10 for MNLI and QQP. Without --vectors, neighbours
-come from the model's own embedding table, among the words of its vocabulary and of the data; those
-are similar in spelling rather than in meaning, so use GloVe's vectors where you have them. For a
-language other than English give --stop_words, one word per line.
+Data without labels must have a column text, or the columns first and second. Questions with
+contexts, and choices, are not supported: replaced words would move their answers. TinyBERT used 30
+copies, and fewer for large tasks: 20 for SST-2 and QNLI, 10 for MNLI and QQP. Without --vectors,
+neighbours come from the model's embedding table, among the words of its vocabulary and of the data.
+They are similar in spelling rather than in meaning, so use GloVe's vectors if possible. For
+languages other than English pass --stop_words, a file with one word per line.
 
 output_dir holds augmented-00000-of-00007.jsonl and so on, each row followed by its copies, and
-manifest.json with all settings and counts. Killed at any moment, the same command resumes and
-writes the same bytes, whatever its --batch_size; a folder with other settings is refused.
+manifest.json with all settings and counts. After a kill at any moment, the same command resumes and
+writes the same bytes, with any --batch_size; a folder with other settings is refused.
 
 Then: kbert-distill --augmented=augmented …, or kbert-finetune --task=classify
 --train='augmented/*.jsonl' …
@@ -90,12 +90,12 @@ def _augment(options: flags.FlagValues) -> None:
         columns=columns(options),
         label_separator=options.label_separator,
     )
-    given = {}
+    arguments = {}
     if options.stop_words:
-        given["stop_words"] = augmentation.read_stop_words(options.stop_words)
+        arguments["stop_words"] = augmentation.read_stop_words(options.stop_words)
     if options.vectors:
         limit = options.max_vectors or None
-        given["vectors"] = word_vectors.WordVectors.load(options.vectors, limit=limit)
+        arguments["vectors"] = word_vectors.WordVectors.load(options.vectors, limit=limit)
     try:
         model = tasks.Pretraining.from_preset(options.preset)
     except ValueError as error:
@@ -104,7 +104,7 @@ def _augment(options: flags.FlagValues) -> None:
             f"kbert-pretrain, not a fine-tuned one. {error}"
         ) from error
     augmenter = augmentation.Augmenter(
-        table, model, settings, batch_size=options.batch_size, **given
+        table, model, settings, batch_size=options.batch_size, **arguments
     )
     if options.dry_run:
         print(augmentation.preview(augmenter))

@@ -32,7 +32,7 @@ class Causal(OnShards):
 
 
 class RememberedText(Causal):
-    """The objective memory_lm."""
+    """The objective memory_lm: the next token, with a memory of earlier text (Transformer-XL)."""
 
     UNREAD = (
         *(MaskingSettings, ReplacedTokensOptions, HybridOptions, VocabularyOptions),
@@ -65,12 +65,13 @@ def check_vocabulary(preset: str, tokenizer: Tokenizer) -> None:
         preset: folder or name of the model.
         tokenizer: tokenizer of the shards.
     """
-    theirs = kbert.load_tokenizer(preset)
-    if theirs.checksum != tokenizer.checksum:
+    model_tokenizer = kbert.load_tokenizer(preset)
+    if model_tokenizer.checksum != tokenizer.checksum:
         raise ValueError(
             "A pretrained decoder keeps its own vocabulary: prepare the corpus with "
             f"--vocabulary={preset}. Received: shards of another tokenizer, of "
-            f"{tokenizer.vocabulary_size} entries; the model's has {theirs.vocabulary_size}"
+            f"{tokenizer.vocabulary_size} entries; the model's has "
+            f"{model_tokenizer.vocabulary_size}"
         )
 
 
@@ -102,8 +103,10 @@ def with_changes(model: Any, changes: dict, dtype: str) -> Any:
         return model
     config = type(model.config).from_dict({**model.config.to_dict(), **changes})
     changed = type(model)(config, dtype=dtype)
-    before, after = ([tuple(w.shape) for w in each.weights] for each in (model, changed))
-    if before != after:
+    old_shapes, new_shapes = (
+        [tuple(w.shape) for w in some_model.weights] for some_model in (model, changed)
+    )
+    if old_shapes != new_shapes:
         raise ValueError(
             "--set cannot change the sizes of a pretrained model. Received: "
             + ", ".join(f"--set={name}={value}" for name, value in changes.items())

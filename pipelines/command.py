@@ -70,9 +70,9 @@ class Program:
         absl reads both from the script that was started. A console script is only a stub of two
         lines, so they are passed to absl here.
         """
-        before = set(flags.FLAGS)
+        flags_before = set(flags.FLAGS)
         self.define_flags()
-        for name in set(flags.FLAGS) - before:
+        for name in set(flags.FLAGS) - flags_before:
             flags.FLAGS.register_key_flag_for_module(sys.argv[0], flags.FLAGS[name])
         text = self.doc
         if self.listing is not None:
@@ -119,9 +119,9 @@ def check_model(given: str | list[str] | None) -> None:
     Args:
         given: a folder, a file or a name, or several; None is skipped.
     """
-    for each in [given] if isinstance(given, str) else given or ():
-        if "://" not in each and not exists(each) and repositories.parse_name(each) is None:
-            locate(each)
+    for name in [given] if isinstance(given, str) else given or ():
+        if "://" not in name and not exists(name) and repositories.parse_name(name) is None:
+            locate(name)
 
 
 def check_shards(given: str | None) -> None:
@@ -171,8 +171,10 @@ def define_ignore_flag() -> None:
 
 def _is_news(record: python_logging.LogRecord) -> bool:
     """Returns whether to show a log record: TensorFlow's own up to INFO need `--verbosity=1`."""
-    theirs = getattr(sys.modules.get("tensorflow"), "__file__", None)
-    is_ours = theirs is None or not record.pathname.startswith(os.path.dirname(theirs) + os.sep)
+    tensorflow_file = getattr(sys.modules.get("tensorflow"), "__file__", None)
+    is_ours = tensorflow_file is None or not record.pathname.startswith(
+        os.path.dirname(tensorflow_file) + os.sep
+    )
     return (
         is_ours or record.levelno > python_logging.INFO or logging.get_verbosity() >= logging.DEBUG
     )
@@ -216,14 +218,14 @@ def end_threads() -> None:
     Otherwise Python would wait for the threads, for minutes.
     """
     end = time.monotonic() + _THREAD_SECONDS
-    others = [
+    threads = [
         thread
         for thread in threading.enumerate()
         if thread is not threading.current_thread() and not thread.daemon
     ]
-    for thread in others:
+    for thread in threads:
         thread.join(max(end - time.monotonic(), 0))
-    if any(thread.is_alive() for thread in others):
+    if any(thread.is_alive() for thread in threads):
         logging.warning(
             "The program ends without waiting for what is still being loaded or computed"
         )

@@ -8,7 +8,7 @@ r"""Converts a model between formats: config, weights, heads and tokenizer, with
 
 Formats it reads, recognised by the files:
 
-  a name on the hub        "bert-base-uncased", or hf:owner/name with @revision behind it
+  a name on the hub        "bert-base-uncased", or hf:owner/name, optionally with @revision
   a Hugging Face folder    config.json and model.safetensors, pytorch_model.bin, tf_model.h5 or
                            flax_model.msgpack; pickles are never run
   a fairseq folder         model.pt of RoBERTa or XLM-R
@@ -16,17 +16,18 @@ Formats it reads, recognised by the files:
   a Google folder or zip   *_config.json and *.ckpt.*, TensorFlow 1
   a kbert folder           kbert.json and model.safetensors
 
-The report lists every weight with its shape, and what the target has no place for. With --check
-both models are loaded from their folders and run on the same random inputs, with every head that
-both have, each in the library whose format it is, where that is installed; a difference above the
-printed tolerance ends the program with exit code 1. Nothing is overwritten: --to is a new or empty
-folder.
+The report lists every weight with its shape, and everything that the target format cannot store.
+With --check, both models are loaded from their folders and run on the same random inputs, with
+every head that both have. Each model runs in the library of its format, if that is installed. A
+difference above the printed tolerance ends the program with exit code 1. Nothing is overwritten:
+--to must be a new or empty folder.
 
-With --window an encoder becomes one of long rows, as Longformer was made of RoBERTa: windows in
-every layer, projections for global tokens that begin as copies of the others, and with
---max_positions more positions, which repeat those that are there. Pretrain it further on long rows
-(kbert-pretrain --init_preset), then convert it with --window once more: that copies the projections
-again, as masked language modelling has trained none but the others.
+--window converts an encoder to sliding-window attention for long sequences, as Longformer was made
+from RoBERTa. Global tokens get separate projections, which begin as copies of the present ones.
+With --max_positions the encoder also gets more positions, which repeat the present ones. Then
+pretrain it further on long sequences (kbert-pretrain --init_preset), and convert it with --window
+once more: masked language modelling does not train the projections of global tokens, so they are
+copied again.
 """
 
 import sys
@@ -74,7 +75,7 @@ def define_flags() -> None:
 
 def _convert(options: flags.FlagValues) -> None:
     """Converts the model, prints the report and, with --check, compares both models."""
-    done = conversion.convert(
+    report = conversion.convert(
         options["from"].value,
         options.to,
         format=options.format,
@@ -84,8 +85,8 @@ def _convert(options: flags.FlagValues) -> None:
         window=options.window,
         max_positions=options.max_positions,
     )
-    print(done)
-    checks = conversion.check(done.source, done.target) if options.check else []
+    print(report)
+    checks = conversion.check(report.source, report.target) if options.check else []
     for check in checks:
         print(f"check: {check}")
     if not all(check.passed for check in checks):

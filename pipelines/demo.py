@@ -1,23 +1,24 @@
-r"""Shows trained models in a browser: type a text, and see what they make of it.
+r"""Shows trained models in a browser: type a text and see their predictions.
 
   kbert-demo
   kbert-demo --preset=out/preset --preset=bert-base-uncased
   kbert-demo --preset=out/preset --lines=sentences.txt --port=8080
   kbert-demo --preset=quickstart/preset --site_dir=site --runtime=onnxruntime-web-1.30.0.tgz
 
-The page has what each model can do: filled masks with their probabilities as you type, the
-attention of every head for your own text, whether one sentence follows another, the answers of a
-fine-tuned model (classes, tags, answers in a context), and with --lines the texts of a file that
-are nearest to yours. Without --preset it takes quickstart/preset, which kbert-quickstart makes in
-five minutes.
+The page shows what each model supports: the most probable tokens for masks as you type, the
+attention of every head for your text, whether one sentence follows another, and the predictions of
+a fine-tuned model (classes, tags, answers in a context). With --lines it also finds the texts of a
+file that are nearest to yours. The default of --preset is quickstart/preset, which kbert-quickstart
+makes in five minutes.
 
-It answers at this machine's address for itself (127.0.0.1) until Ctrl-C, and prints it. It is for
-a few people in front of a page; kbert-serve is for programs, and for many at once. Both take
-pip install 'kbert[serve]'.
+The program prints its address and serves until Ctrl-C, by default for this machine only
+(127.0.0.1). It is for a few people with a browser; kbert-serve is for programs, and for many
+requests at once. Both require pip install 'kbert[serve]'.
 
-With --site_dir it writes the page as files instead, with the model and ONNX Runtime in them: any
-web server, even one for files alone, shows it, and texts never leave the browser. The runtime is
-fetched by npm pack onnxruntime-web@1.30.0; pip install 'kbert[onnx]'. `make demo` does both.
+With --site_dir the program writes the page as files instead, with the model and ONNX Runtime. Any
+web server for static files can serve them, and texts never leave the browser. This requires
+pip install 'kbert[onnx]' and the runtime, which npm pack onnxruntime-web@1.30.0 fetches.
+`make demo` does both.
 """
 
 from absl import flags

@@ -1,4 +1,4 @@
-r"""Distils a model into a small one, as DistilBERT, TinyBERT, MiniLM, MobileBERT: on text, a task.
+r"""Distils a model into a small one, on text or a task: DistilBERT, TinyBERT, MiniLM, MobileBERT.
 
 On the data of a task, from a model that kbert-finetune wrote to a student with half its layers:
 
@@ -21,10 +21,11 @@ prepared with the teacher's vocabulary:
 
 The flags are those of kbert-pretrain: phases, optimizer, strategies, precision, --evaluate_every,
 --tensorboard, --dry_run. A recipe changes the defaults of the other flags, and a given flag
-overrides it; its batch size is meant for a cluster. A recipe that compares heads needs a teacher
-with a masked-LM head; tinybert-general and minilm take any encoder, and write an encoder alone.
-mobilebert trains twice, a third of the steps layer by layer (mobilebert-transfer) in a folder of
-the run; its teacher is an IB-BERT, kbert-pretrain --recipe=bert --model=ib-bert-large-uncased.
+overrides it; its batch size is meant for a cluster. A recipe that compares heads requires a teacher
+with a masked-LM head; tinybert-general and minilm support any encoder, and write only an encoder.
+mobilebert trains twice: for a third of the steps layer by layer (mobilebert-transfer), in a
+subfolder of the run, then as a whole. Its teacher is an IB-BERT, pretrained by
+kbert-pretrain --recipe=bert --model=ib-bert-large-uncased.
 
 The student and the loss, on either:
 
@@ -38,8 +39,8 @@ The student and the loss, on either:
   --term_weights=soft_targets=5,own=0     0 removes a term
   --temperature=4                         of soft targets
 
-Killed at any moment, the same command resumes exactly; the teacher is in no checkpoint. After
-SIGTERM or Ctrl-C it saves a checkpoint and exits with 143 or 130.
+After a kill at any moment, the same command resumes exactly; checkpoints do not have the teacher.
+After SIGTERM or Ctrl-C the program saves a checkpoint and exits with 143 or 130.
 """
 
 from absl import flags

@@ -119,7 +119,7 @@ def chosen_recipe(options: flags.FlagValues) -> DistillationRecipe:
     Raises:
         ValueError: no term of the recipe's loss reads the value of a flag.
     """
-    found, kinds = distillation.recipe(options.recipe), dict(late.load_each("term"))
+    chosen, kinds = distillation.recipe(options.recipe), dict(late.load_each("term"))
     changes = {
         "temperature": options.temperature,
         "positions": options.positions,
@@ -127,26 +127,26 @@ def chosen_recipe(options: flags.FlagValues) -> DistillationRecipe:
     }
     changes = {name: value for name, value in changes.items() if value is not None}
     weights = _parse_weights(options.term_weights)
-    every = [*found.terms, *(term for stage in found.stages for term in stage.terms)]
+    every = [*chosen.terms, *(term for stage in chosen.stages for term in stage.terms)]
     for name in changes:
         if not any(hasattr(term, name) for term in every):
             raise ValueError(
-                f"--{name} is not supported by the recipe {found.name}: none of its loss terms "
+                f"--{name} is not supported by the recipe {chosen.name}: none of its loss terms "
                 f"uses it. Received: --{name}={_shown(options[name].value)}"
             )
-    known = [name for name, kind in kinds.items() if any(isinstance(x, kind) for x in every)]
-    if unknown := [name for name in weights if name not in known]:
+    known_terms = [name for name, kind in kinds.items() if any(isinstance(x, kind) for x in every)]
+    if unknown := [name for name in weights if name not in known_terms]:
         raise ValueError(
-            f"--term_weights must name terms of the recipe {found.name}: {', '.join(known)}. "
-            f"Received: {', '.join(unknown)}"
+            f"--term_weights must name terms of the recipe {chosen.name}: "
+            f"{', '.join(known_terms)}. Received: {', '.join(unknown)}"
         )
 
     def changed(terms: Sequence[Term]) -> tuple[Term, ...]:
-        made = (_changed(term, changes, weights, kinds) for term in terms)
-        return tuple(term for term in made if term is not None)
+        changed_terms = (_changed(term, changes, weights, kinds) for term in terms)
+        return tuple(term for term in changed_terms if term is not None)
 
-    stages = [dataclasses.replace(stage, terms=changed(stage.terms)) for stage in found.stages]
-    return dataclasses.replace(found, terms=changed(found.terms), stages=tuple(stages))
+    stages = [dataclasses.replace(stage, terms=changed(stage.terms)) for stage in chosen.stages]
+    return dataclasses.replace(chosen, terms=changed(chosen.terms), stages=tuple(stages))
 
 
 def _changed(
@@ -166,8 +166,8 @@ def _changed(
     weight = next((w for name, w in weights.items() if isinstance(term, kinds[name])), term.weight)
     if weight == 0:
         return None
-    own = {name: value for name, value in changes.items() if hasattr(term, name)}
-    return dataclasses.replace(term, weight=weight, **own)
+    term_changes = {name: value for name, value in changes.items() if hasattr(term, name)}
+    return dataclasses.replace(term, weight=weight, **term_changes)
 
 
 def student_arguments(
@@ -183,7 +183,7 @@ def student_arguments(
     Raises:
         ValueError: a flag has an invalid config, layer or field.
     """
-    made = dict(published or {})
+    arguments = dict(published or {})
     if options.student:
         # Vocabulary, padding id and maximum length are the teacher's.
         config = encoder_config(options.student)
@@ -192,14 +192,14 @@ def student_arguments(
                 "--student must be an encoder of the BERT family. Received: "
                 f"--student={options.student}"
             )
-        made = config.to_dict() | {"init": "random"}
-        del made["vocabulary_size"], made["max_positions"]
-        made.pop("padding_id", None)
+        arguments = config.to_dict() | {"init": "random"}
+        del arguments["vocabulary_size"], arguments["max_positions"]
+        arguments.pop("padding_id", None)
     if options.num_layers:
-        made["num_layers"] = options.num_layers
+        arguments["num_layers"] = options.num_layers
     if options.init:
-        made["init"] = _parse_init(options.init)
-    return made | parse_settings(options.set)
+        arguments["init"] = _parse_init(options.init)
+    return arguments | parse_settings(options.set)
 
 
 def student_preset(options: flags.FlagValues) -> str | None:
@@ -214,12 +214,12 @@ def student_preset(options: flags.FlagValues) -> str | None:
     if not is_dir(text) and os.sep not in text:
         return None  # a name in the family
     names = ("num_layers", "init", "set")
-    given = [f"--{n}={_shown(options[n].value)}" for n in names if options[n].value]
-    if given:
+    conflicting = [f"--{n}={_shown(options[n].value)}" for n in names if options[n].value]
+    if conflicting:
         raise ValueError(
             "--num_layers, --init and --set cannot be combined with a student from a folder, "
             f"which has that model's sizes and weights. Received: --student={text}, "
-            f"{', '.join(given)}"
+            f"{', '.join(conflicting)}"
         )
     return text
 
@@ -232,9 +232,11 @@ def refuse_other_flags(options: flags.FlagValues, names: Sequence[str], where: s
         names: names of the flags.
         where: the mode, for the message, such as "on a task (--task)".
     """
-    given = [f"--{n}={_shown(options[n].value)}" for n in names if options[n].present]
-    if given:
-        raise ValueError(f"These flags are not supported {where}. Received: {', '.join(given)}")
+    given_flags = [f"--{n}={_shown(options[n].value)}" for n in names if options[n].present]
+    if given_flags:
+        raise ValueError(
+            f"These flags are not supported {where}. Received: {', '.join(given_flags)}"
+        )
 
 
 def describe_terms(terms: Sequence[Term]) -> str:

@@ -66,7 +66,11 @@ class DistilledText(MaskedText):
         return self.reads_heads or init == EMBEDDINGS
 
     def make_task(self) -> Distiller:
-        """Makes teacher and student, not compiled."""
+        """Makes the distiller of teacher and student, not compiled.
+
+        Raises:
+            ValueError: --export_dir is given for a recipe without heads, or a model does not fit.
+        """
         options = self.options
         if options.export_dir and not self.reads_heads:
             raise ValueError(
@@ -131,8 +135,8 @@ class DistilledText(MaskedText):
         published = dict(self.recipe.student)
         if "num_layers" in published:  # else the student is as deep as its teacher
             published["num_layers"] = min(published["num_layers"], half)
-        made = student_arguments(self.options, published)
-        init = made.get("init", "every_other")
+        arguments = student_arguments(self.options, published)
+        init = arguments.get("init", "every_other")
         self._initialised = f"initialised with layers {init} of the teacher, counted from 0"
         if isinstance(init, str):
             from_teacher = "initialised with every other layer of the teacher"
@@ -140,7 +144,7 @@ class DistilledText(MaskedText):
                 "random": "randomly initialised",
                 EMBEDDINGS: "randomly initialised except for the teacher's embeddings and heads",
             }.get(init, from_teacher)
-        return kbert.distillation.student(teacher, **made)
+        return kbert.distillation.student(teacher, **arguments)
 
     def summary(self) -> str:
         """Returns a summary of text, teacher and student."""
@@ -166,8 +170,8 @@ class DistilledText(MaskedText):
 
     def describe(self) -> str:
         """Describes the recipe, the run's differences from it, and the loss, one per line."""
-        wanted = _general(self.recipe, self.options)
-        changed = ", ".join(differences(self.options, wanted)) or "nothing"
+        recipe_values = _general(self.recipe, self.options)
+        changed = ", ".join(differences(self.options, recipe_values)) or "nothing"
         lines = [
             f"recipe {self.recipe.name}: {self.recipe.source}",
             f"changed (published, on a cluster): {changed}",
@@ -185,7 +189,7 @@ def apply_general(options: flags.FlagValues) -> None:
     """
     chosen = chosen_recipe(options)
     if not chosen.general:
-        text = ", ".join(name for name, found in RECIPES.items() if found.general)
+        text = ", ".join(name for name, candidate in RECIPES.items() if candidate.general)
         raise ValueError(
             "This recipe requires the data of a task, not text: pass --task, or use one of the "
             f"recipes for text: {text}. Received: --recipe={chosen.name}"

@@ -53,11 +53,11 @@ def _on_text(options: flags.FlagValues) -> None:
     """Trains a student on shards (--data_dir); some recipes train with another recipe first."""
     _needs(options, "model_dir")
     strategy = None
-    found = chosen_recipe(options)
-    begun = found.first is None or student_preset(options) is not None
-    if not begun and options.steps is not None:
+    chosen = chosen_recipe(options)
+    has_start = chosen.first is None or student_preset(options) is not None
+    if not has_start and options.steps is not None:
         strategy = make_strategy(options.strategy, options.model_devices)
-        if not _train_first(options, found, strategy):
+        if not _train_first(options, chosen, strategy):
             return
     apply_general(options)
     option_flags.read(StepsSettings, options)  # raises at once for contradictory settings
@@ -87,27 +87,30 @@ def _train_first(options: flags.FlagValues, found: DistillationRecipe, strategy:
             f"--steps must be larger: --recipe={found.name} uses {found.first_share:.0%} of the "
             f"steps for {found.first}. Received: --steps={options.steps}"
         )
-    left = options.steps - steps
+    steps_left = options.steps - steps
     values = {
         **{"recipe": found.first, "model_dir": str(folder), "steps": steps},
         **{"preset_dir": str(folder / "preset"), "export_dir": None, "average_checkpoints": 1},
         # These flags are for the terms of the chosen recipe.
         **{"term_weights": [], "temperature": None, "positions": None},
     }
-    given = {name: options[name].value for name in values}
+    original_values = {name: options[name].value for name in values}
     for name, value in values.items():
         options[name].value = value
     apply_general(options)
     objective = DistilledText.from_flags(options, strategy)
     train_objective(objective, options, strategy, objective.describe())
     strategy.agrees(steps)  # wait until the chief has written the student
-    for name, value in given.items():
+    for name, value in original_values.items():
         options[name].value = value
     if options.dry_run:
-        print(f"then {left:,} steps of {found.name}, starting from the student of these {steps:,}")
+        print(
+            f"then {steps_left:,} steps of {found.name}, starting from the student of these "
+            f"{steps:,}"
+        )
         return False
-    made = {"student": str(folder / "preset"), "num_layers": None, "init": None, "set": []}
-    for name, value in {**made, "steps": left}.items():
+    student_flags = {"student": str(folder / "preset"), "num_layers": None, "init": None, "set": []}
+    for name, value in {**student_flags, "steps": steps_left}.items():
         options[name].value = value
     return True
 
@@ -146,19 +149,19 @@ def _tables(options: flags.FlagValues) -> dict:
     """
     if options.augmented is None:
         return {"train": options.train, **data(options)}
-    given = data(options)
-    if given.pop("dev_share") is not None:
+    arguments = data(options)
+    if arguments.pop("dev_share") is not None:
         raise ValueError(
             "--augmented requires --dev instead of --dev_share, which would hold out copies of "
             f"training texts. Received: --dev_share={options.dev_share}"
         )
     # The augmented data has our column names already; the flags are for the other files.
-    reading = {name: given.pop(name) for name in ("columns", "label_separator")}
+    reading = {name: arguments.pop(name) for name in ("columns", "label_separator")}
     named = experiments.named_task(options.task)
     for split in ("dev", "test"):
-        if given[split] is not None:
-            given[split] = experiments.read(named, given[split], split=split, **reading)
-    return {"train": read_augmented(options.augmented), **given}
+        if arguments[split] is not None:
+            arguments[split] = experiments.read(named, arguments[split], split=split, **reading)
+    return {"train": read_augmented(options.augmented), **arguments}
 
 
 def _compare(experiment: DistillationExperiment, outcome: Result | Series) -> None:
@@ -169,11 +172,11 @@ def _compare(experiment: DistillationExperiment, outcome: Result | Series) -> No
         outcome: its result, or its series of results.
     """
     best = outcome if isinstance(outcome, Result) else outcome.best
-    found = experiment.compare(
+    comparison = experiment.compare(
         outcome.preset, experiment.settings(**registry.current(best.settings))
     )
-    print(f"\n{found}\n")
-    content = json.dumps(found.to_dict(), indent=2) + "\n"
+    print(f"\n{comparison}\n")
+    content = json.dumps(comparison.to_dict(), indent=2) + "\n"
     atomic.write(Path(outcome.folder) / "comparison.json", content.encode())
 
 

@@ -5,7 +5,7 @@ r"""Evaluates a fine-tuned model on labelled data: metrics, report per class, ev
   kbert-evaluate --preset=out/preset --task=squad2 --data=dev-v2.0.json --tune_threshold \
     --preset_dir=tuned
 
---task selects how the file is read; the default follows from the model's kind: classify,
+--task selects how the file is read; the default depends on the kind of the model: classify,
 multilabel, regress, tag, answer, choose or embed. With --output_dir it writes metrics.json,
 test_answers.jsonl (every answer with the label), and for classes and tags test_report.txt and
 confusion_matrix.png.

@@ -5,30 +5,30 @@ r"""Exports a model: for TensorFlow Serving, ONNX Runtime, OpenVINO, LiteRT or P
   kbert-export --preset=out/preset --output_dir=reviews-ov --format=openvino --precision=bfloat16
   kbert-export --preset=out/preset --output_dir=reviews-lite --format=litert --widths=64,256
 
-Formats, what they take, and the extra that each needs:
+Formats, their inputs, and the extra that each requires:
 
-  savedmodel   text; for every task. Written as OUTPUT_DIR/1, then 2, 3, …
-  onnx         token ids, of rows of any number and length; pip install 'kbert[onnx]'
+  savedmodel   text; every task. Written to OUTPUT_DIR/1, then 2, 3, …
+  onnx         token ids, rows of any number and length; pip install 'kbert[onnx]'
   openvino     the same; pip install 'kbert[openvino]'
-  litert       token ids of one row, of a few widths; pip install 'kbert[litert]'
+  litert       token ids, one row of a few possible lengths; pip install 'kbert[litert]'
   safetensors  weights, config and tokenizer as Hugging Face's transformers loads them
 
-Onnx, openvino and litert are for tasks on an encoder: classes, numbers, tags, answers, masks; onnx
-is also for a language model and a translator, whose whole loop is in the model: greedy, or with a
-beam of --beam_width, for --max_new_tokens. They go into a new or empty folder, with the tokenizer's
-files beside the model and export.json, which says what is in it.
-kbert.export.load_exported(folder).predict(texts) answers with one. For onnx and openvino there is
-also the tokenizer as a graph, texts in, rows out, where it is exact; what is printed says so, or
-why not.
+onnx, openvino and litert support tasks on an encoder: classes, numbers, tags, answers, masks and
+embeddings. onnx also supports language models and translators. Their whole decoding loop is in the
+model: greedy, or with --beam_width, for at most --max_new_tokens. --output_dir must be new or
+empty; it gets the model, the tokenizer's files and export.json, which describes the export.
+kbert.export.load_exported(folder).predict(texts) predicts with it. For onnx and openvino the
+tokenizer is also written as a graph from texts to rows, if the graph is exact; the program prints
+its files, or the reason why there is none.
 
-Precisions: float32; int8, but for safetensors; bfloat16 for openvino, savedmodel and safetensors. A
-SavedModel in int8 is a quarter as large, and as fast as before: its weights are float32 once it is
-loaded.
+Precisions: float32 for every format; int8 for all but safetensors; bfloat16 for openvino,
+savedmodel and safetensors. A SavedModel in int8 is a quarter as large, but not faster: its weights
+are converted to float32 when it is loaded.
 
-Whatever computes in another way than TensorFlow in float32 is run beside it on texts, ten of ours
-or --texts, before it is kept: the largest difference is printed, and above --tolerance the folder
-is not written. What 8 bits cost in your metric, evaluate says:
-kbert.export.load_exported(folder).evaluate(data).
+Exports to onnx, openvino and litert, and SavedModels in int8 or bfloat16, are checked before they
+are kept: they run on ten built-in texts, or on --texts. The program reports the largest difference
+from TensorFlow in float32; above --tolerance nothing is written. To measure the effect of 8 bits on
+the metric of a task: kbert.export.load_exported(folder).evaluate(data).
 """
 
 from absl import flags
@@ -100,35 +100,37 @@ def define_flags() -> None:
 
 def _export(options: flags.FlagValues) -> None:
     """Exports the model; for runtimes, prints its size, differences and tokenizer."""
-    given = {"tolerance": options.tolerance, "texts": _lines(options.texts)}
+    arguments = {"tolerance": options.tolerance, "texts": _lines(options.texts)}
     if options.widths is not None:
-        given["widths"] = [_number(width) for width in options.widths]
-    given = {name: value for name, value in given.items() if value is not None}
+        arguments["widths"] = [_number(width) for width in options.widths]
+    arguments = {name: value for name, value in arguments.items() if value is not None}
     unchecked = options.format == "savedmodel" and options.precision == "float32"
-    if given and (unchecked or options.format == "safetensors"):
+    if arguments and (unchecked or options.format == "safetensors"):
         raise ValueError(
             f"--texts and --tolerance require --format {', '.join(RUNTIMES)}, or savedmodel in "
             "another precision than float32; --widths requires litert. Received: "
-            f"--format={options.format} and {', '.join(f'--{name}' for name in given)}"
+            f"--format={options.format} and {', '.join(f'--{name}' for name in arguments)}"
         )
-    others = {
+    more_arguments = {
         "max_bytes": options.max_bytes,
         "max_new_tokens": options.max_new_tokens,
         "method": _method(options.beam_width),
     }
-    given |= {name: value for name, value in others.items() if value is not None}
+    arguments |= {name: value for name, value in more_arguments.items() if value is not None}
     task = kbert.tasks.Task.from_preset(options.preset)
     path = task.export(
-        options.output_dir, format=options.format, precision=options.precision, **given
+        options.output_dir, format=options.format, precision=options.precision, **arguments
     )
     print(path)
     if options.format not in RUNTIMES:
         return
-    made = kbert.export.folder.read_description(path)
-    print(f"{made['format']}, {made['precision']}: {made['bytes'] / 1e6:.1f} MB")
-    for name, difference in made["differences"].items():
+    description = kbert.export.folder.read_description(path)
+    print(
+        f"{description['format']}, {description['precision']}: {description['bytes'] / 1e6:.1f} MB"
+    )
+    for name, difference in description["differences"].items():
         print(f"{name}: largest difference from TensorFlow {difference:.2g}")
-    tokenizer = made["tokenizer"]
+    tokenizer = description["tokenizer"]
     print(f"tokenizer beside the model: {', '.join(tokenizer['beside'])}")
     if "inside" in tokenizer:
         print(f"tokenizer inside, for {tokenizer['needs']}: {', '.join(tokenizer['inside'])}")

@@ -4,9 +4,9 @@ r"""Fine-tunes a pretrained model on labelled texts: classes, numbers, tags, ans
     --text_column=review --label_column=stars --output_dir=out
 
 --dry_run shows the first examples as tokens with their labels and measures the time a run will
-take. Killed at any moment, the same command resumes and gives the same numbers; of a finished run
-it shows the results. After SIGTERM or Ctrl-C it saves a checkpoint and exits with 143 or 130.
-One command for each kind of task:
+take. After a kill at any moment, the same command resumes and gives the same numbers; for a
+finished run it shows the results. After SIGTERM or Ctrl-C it saves a checkpoint and exits with 143
+or 130. One command for each kind of task:
 
   kbert-finetune --task=sst2 --train=SST-2/train.tsv --dev=SST-2/dev.tsv --preset=P --output_dir=out
   kbert-finetune --task=classify --train=t.tsv --dev_share=0.1 --pair_columns=question,answer …
@@ -15,7 +15,7 @@ One command for each kind of task:
   kbert-finetune --task=ner --train=train.conll --dev=dev.conll …
   kbert-finetune --task=squad2 --train=train-v2.0.json --dev=dev-v2.0.json …
   kbert-finetune --task=swag --train=train.csv --dev=val.csv …
-  kbert-finetune --task_module=FILE.py --task=KIND …     one of your own, see docs/fine_tuning.md
+  kbert-finetune --task_module=FILE.py --task=KIND …     a custom task, see docs/fine_tuning.md
 
 How certain are the numbers, and which settings are best?
 
@@ -23,13 +23,13 @@ How certain are the numbers, and which settings are best?
   --grid       the BERT paper's: learning rates 5e-5 to 2e-5, batches 16 and 32, 2 to 4 epochs,
                best on --dev; other values with --grid_learning_rates and so on
 
-Both resume after a kill, run by run. Where memory is short: --micro_batches=4; a --train that is
-larger than memory: --rows_folder=rows. Faster on GPUs and new CPUs: --precision=mixed_bfloat16.
-Texts longer than the model: --doc_stride=128 reads windows.
+Both resume after a kill, run by run. To save memory: --micro_batches=4; for training data larger
+than memory: --rows_folder=rows. Faster on GPUs and new CPUs: --precision=mixed_bfloat16. For texts
+longer than the model's maximum: --doc_stride=128 splits them into windows.
 
-The preset may be a decoder such as gpt2, for texts, pairs and choices: its language-model loss on
-the texts is added, and --both_orders reads pairs in both orders. GPT was fine-tuned with
---learning_rate=6.25e-5 --warmup_share=0.002.
+The preset may be a decoder such as gpt2, for texts, pairs and choices. Then its language-model loss
+on the texts is added to the task's loss, and --both_orders reads pairs in both orders. GPT was
+fine-tuned with --learning_rate=6.25e-5 --warmup_share=0.002.
 
 output_dir holds run.json (all settings), results.json (metrics, seconds, peak memory), preset/ (the
 best model), dev_answers.jsonl (every answer with the label), and for classes and tags
@@ -76,6 +76,7 @@ def define_flags() -> None:
 
 
 def _finetune(options: flags.FlagValues) -> None:
+    """Fine-tunes the model that the flags describe, in one run or several."""
     written = ("output_dir", "preset_dir", "export_dir", "rows_folder")
     keep_what_is_read(options, read=("preset",), written=written)
     # First of all, several hosts must find each other.

@@ -84,10 +84,10 @@ def check_settings(path: Path, settings: dict) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         atomic.write(path, (json.dumps(settings, indent=2) + "\n").encode())
         return
-    before = json.loads(path.read_text(encoding="utf-8"))
-    changed = [name for name in settings if before.get(name) != settings[name]]
+    earlier = json.loads(path.read_text(encoding="utf-8"))
+    changed = [name for name in settings if earlier.get(name) != settings[name]]
     if changed:
-        shown = ", ".join(f"{n}: {before.get(n)} before, {settings[n]} now" for n in changed)
+        shown = ", ".join(f"{n}: {earlier.get(n)} before, {settings[n]} now" for n in changed)
         raise ValueError(
             f"{path.parent} holds a quickstart with other settings; give another --output_dir, or "
             f"remove the folder to start again. Received: {shown}"
@@ -134,8 +134,8 @@ class ByTheClock(keras.callbacks.Callback):
         done = step / self._steps
         if self._seconds is None or self._began is None:
             return done
-        begun, since = self._began
-        return max(done, begun / self._steps + (time.perf_counter() - since) / self._seconds)
+        first_step, start = self._began
+        return max(done, first_step / self._steps + (time.perf_counter() - start) / self._seconds)
 
 
 def make_task(model: str, tokenizer: kbert.WordPieceTokenizer) -> kbert.tasks.Pretraining:
@@ -205,9 +205,9 @@ def baseline(rows: tf.data.Dataset) -> float:
     """
     counts = np.zeros(1, np.int64)
     for batch in rows.as_numpy_iterator():
-        found = np.bincount(batch["mask_ids"][batch["mask_weights"] > 0])
-        counts = np.pad(counts, (0, max(len(found) - len(counts), 0)))
-        counts[: len(found)] += found
+        batch_counts = np.bincount(batch["mask_ids"][batch["mask_weights"] > 0])
+        counts = np.pad(counts, (0, max(len(batch_counts) - len(counts), 0)))
+        counts[: len(batch_counts)] += batch_counts
     return counts.max() / counts.sum()
 
 
@@ -287,10 +287,10 @@ def ask_server(folder: str) -> list[dict]:
         RuntimeError: the process fails.
     """
     command = [sys.executable, "-c", CLIENT, folder, json.dumps(EXAMPLES)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        raise RuntimeError(f"The exported model did not answer:\n{done.stderr}")
-    served = json.loads(done.stdout)
+    process = subprocess.run(command, capture_output=True, text=True)
+    if process.returncode:
+        raise RuntimeError(f"The exported model did not answer:\n{process.stderr}")
+    served = json.loads(process.stdout)
     # Rows are padded to the text with the most masks; tokens are empty where there is no mask.
     return [
         {
@@ -380,10 +380,10 @@ def quickstart(options: flags.FlagValues) -> None:
             return
 
     with stages("evaluation on held-out text"):
-        before = baseline(test)
+        baseline_accuracy = baseline(test)
         measured = {name: values[-1] for name, values in history.history.items()}
         print(f"masked tokens predicted correctly: {measured['val_mlm_accuracy']:.1%}")
-        print(f"baseline, always the most frequent token: {before:.1%}")
+        print(f"baseline, always the most frequent token: {baseline_accuracy:.1%}")
 
     with stages("fill the masks"):
         trained = task.predict(list(EXAMPLES), top_k=5)
@@ -399,8 +399,8 @@ def quickstart(options: flags.FlagValues) -> None:
         "loss of the first step": (history.steps[0]["loss"], 2),
         "loss of the last step": (history.steps[-1]["loss"], 2),
         "held-out masked-token accuracy": (measured["val_mlm_accuracy"], 3),
-        "  baseline: most frequent token": (before, 3),
-        "  times the baseline": (measured["val_mlm_accuracy"] / before, 1),
+        "  baseline: most frequent token": (baseline_accuracy, 3),
+        "  times the baseline": (measured["val_mlm_accuracy"] / baseline_accuracy, 1),
         "held-out next-sentence accuracy": (measured["val_nsp_accuracy"], 3),
         "  baseline: most frequent answer": (measured["val_nsp_majority"], 3),
         "peak memory of this process (GB)": (peak, 2),

@@ -230,17 +230,17 @@ def set_default_warmup(options: flags.FlagValues, usual: int) -> None:
 
 def default_checkpoints(options: flags.FlagValues) -> None:
     """Sets defaults of the checkpoint flags that leave enough for --average_checkpoints."""
-    given = {name: options[name].value for name in ("steps", "average_checkpoints")}
-    for name, value in checkpoint_defaults(given).items():
+    current = {name: options[name].value for name in ("steps", "average_checkpoints")}
+    for name, value in checkpoint_defaults(current).items():
         options.set_default(name, value)
 
 
 def departures(options: flags.FlagValues, chosen: Recipe) -> list[str]:
-    """Lists the differences of the flags from the recipe, as `flag=value (the recipe's value)`."""
-    wanted = {**chosen.settings(), **_as_flags(chosen)}
+    """Returns the differences of the flags from the recipe, as `flag=value (recipe's value)`."""
+    recipe_values = {**chosen.settings(), **_as_flags(chosen)}
     if options.phases is None:
-        wanted["sequence_length"] = wanted.pop("phases")
-    return differences(options, wanted)
+        recipe_values["sequence_length"] = recipe_values.pop("phases")
+    return differences(options, recipe_values)
 
 
 def differences(options: flags.FlagValues, wanted: Mapping[str, Any]) -> list[str]:
@@ -251,17 +251,17 @@ def differences(options: flags.FlagValues, wanted: Mapping[str, Any]) -> list[st
         wanted: name of a flag -> value of the recipe; None is skipped.
     """
     pairs = [(name, options[name].value, value) for name, value in wanted.items()]
-    said = ((name, now, value) for name, now, value in pairs if value is not None)
-    return [f"{name}={now} ({value})" for name, now, value in said if now != value]
+    compared = ((name, current, value) for name, current, value in pairs if value is not None)
+    return [f"{name}={current} ({value})" for name, current, value in compared if current != value]
 
 
 def refuse_flags(options: flags.FlagValues, names: Sequence[str]) -> None:
     """Raises ValueError if one of these flags, which the objective does not read, is given."""
-    given = [f"--{name}={options[name].value}" for name in names if options[name].present]
-    if given:
+    given_flags = [f"--{name}={options[name].value}" for name in names if options[name].present]
+    if given_flags:
         raise ValueError(
             f"--objective={options.objective} does not support {', '.join(names)}: leave them "
-            f"out. Received: {', '.join(given)}"
+            f"out. Received: {', '.join(given_flags)}"
         )
 
 

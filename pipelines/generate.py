@@ -1,4 +1,4 @@
-r"""Continues prompts with a language model: any number in, one line of JSON each out.
+r"""Continues prompts with a language model: any number of prompts in, one line of JSON each out.
 
   kbert-generate --preset=gpt2 --input=prompts.txt --output=texts.jsonl
   kbert-generate --preset=gpt2 --input=p.jsonl --text_column=prompt --output=texts.jsonl \
@@ -6,26 +6,26 @@ r"""Continues prompts with a language model: any number in, one line of JSON eac
   kbert-generate --preset=gpt2 --input=p.txt --output=t.jsonl --method=beam --num_results=2
   echo 'The sea was' | kbert-generate --preset=gpt2 --input=- --output=- --stop=. --stop='!'
 
-The model is a kbert.tasks.CausalLM, such as kbert-pretrain --recipe=gpt makes, or what
-kbert-export wrote of one for ONNX Runtime: that one writes as it was exported.
+The model is a kbert.tasks.CausalLM, such as one trained by kbert-pretrain --recipe=gpt. It can also
+be an export of one by kbert-export for ONNX Runtime, which fixes the decoding method.
 
-What it reads, plain or .gz; - is text from standard input:
+Input formats, plain or .gz; --input=- reads lines of text from standard input:
 
   texts.txt       one text per line; an empty line is an empty text
   *.csv, *.tsv    a header, then one record per line; --text_column names the column
-  *.jsonl         one object per line, with "text" or what --text_column says
+  *.jsonl         one object per line; --text_column names the field, else "text"
 
-What it writes: {"text": "…", "continuation": "…", "score": -12.3}; with --num_results
-"continuations" and "scores", the best first. A score is the logarithm of the continuation's
-probability, of a beam divided by its length penalty. A prompt that leaves no place for
---max_new_tokens loses its beginning, and a warning counts such.
+Output: {"text": "…", "continuation": "…", "score": -12.3}; with --num_results "continuations" and
+"scores", the best first. A score is the log probability of the continuation; with --method=beam it
+is divided by the length penalty. Prompts that leave too few positions for --max_new_tokens are
+truncated at the beginning, and a warning reports their number.
 
-Answers are in the order of the input, beside the text and an "id" where the input has one. Memory
-does not grow with the input. Killed at any moment, the same command resumes where it was; another
-input, model or setting is refused. To standard output an answer comes as soon as its batch is done:
-with --batch_size=1 each line is answered before the next is read.
-With --method=sampling what is drawn follows from --seed and the number of the prompt, so that it is
-the same after a restart.
+Answers are in the order of the input, each with its text and, if the input has one, its "id".
+Memory use does not grow with the input. After a kill at any moment, the same command resumes where
+it stopped; another input, model or setting is refused. With --output=- the answers are printed as
+soon as their batch is computed: with --batch_size=1 each line is answered before the next is read.
+With --method=sampling the random numbers depend only on --seed and the number of the prompt, so the
+samples are the same after a restart.
 """
 
 from kbert.tasks.generation.options import GenerationOptions

@@ -49,7 +49,12 @@ def _parse_former(parse: Callable[[Any], None], flag: flags.Flag, argument: Any)
 
 def flag_names(*options: type[Options]) -> list[str]:
     """Returns the fields of options classes that programs have a flag for, each name once."""
-    names = (name for each in options for name in each.names() if each.details(name).flag)
+    names = (
+        name
+        for options_class in options
+        for name in options_class.names()
+        if options_class.details(name).flag
+    )
     return list(dict.fromkeys(names))
 
 
@@ -165,7 +170,7 @@ def _define(options: type[Options], name: str, defaults: Mapping[str, Any]) -> N
     default = defaults.get(name, default)
     if isinstance(default, tuple):
         default = [x if isinstance(x, str) else f"{x:g}" for x in default]
-    kind, inner, more = _kind(options, name)
+    kind, inner, other_arguments = _kind(options, name)
     if kind is bool:
         flags.DEFINE_boolean(name, default, text)
     elif kind is int:
@@ -177,7 +182,7 @@ def _define(options: type[Options], name: str, defaults: Mapping[str, Any]) -> N
         flags.DEFINE_enum(name, default, list(details.choices), text)
     elif kind is tuple and inner is str and details.repeated:
         flags.DEFINE_multi_string(name, default, text)
-    elif kind is Mapping or (kind is tuple and more == [...]):
+    elif kind is Mapping or (kind is tuple and other_arguments == [...]):
         flags.DEFINE_list(name, default, text)
     else:
         flags.DEFINE_string(name, default, text)
@@ -203,5 +208,5 @@ def _kind(options: type[Options], name: str) -> tuple[Any, Any, list[Any]]:
         arguments.
     """
     first = options.kinds(name)[0]
-    item, *more = typing.get_args(first) or (None,)
-    return typing.get_origin(first) or first, item, more
+    item, *other_arguments = typing.get_args(first) or (None,)
+    return typing.get_origin(first) or first, item, other_arguments

@@ -24,9 +24,9 @@ def keep_what_is_read(
         source, target = options[name].value, options[folder].value
         if None in (source, target):
             continue
-        found = parse_folders(source) if name == "data_dir" else source
-        sources = [found] if isinstance(found, str) else list(found)
-        if Path(target).resolve() in [Path(each).resolve() for each in sources]:
+        folders = parse_folders(source) if name == "data_dir" else source
+        sources = [folders] if isinstance(folders, str) else list(folders)
+        if Path(target).resolve() in [Path(path).resolve() for path in sources]:
             raise ValueError(
                 f"--{folder} must not be the folder of --{name}, which would be overwritten. "
                 f"Received: --{name}={source}, --{folder}={target}"

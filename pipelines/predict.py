@@ -5,7 +5,7 @@ r"""Predicts with a fine-tuned model: any number of texts in, one line of JSON e
   kbert-predict --preset=out/preset --input=p.tsv --pair_columns=question,answer --output=a.jsonl
   cat texts.txt | kbert-predict --preset=out/preset --input=- --output=-
 
-What it reads, plain or .gz; - is text from standard input:
+Input formats, plain or .gz; --input=- reads lines of text from standard input:
 
   texts.txt       one text per line; an empty line is an empty text
   *.csv, *.tsv    a header, then one record per line; flags name the columns
@@ -13,13 +13,15 @@ What it reads, plain or .gz; - is text from standard input:
                   context, or context and choices (a list)
 
 Answers are in the order of the input and include the text: {"text": "…", "label": "spam",
-"probability": 0.98, …}. Memory does not grow with the input. Killed at any moment, the same command
-resumes where it was; it refuses another input or model. Vectors, translations, continuations and
-masks: kbert-embed, kbert-translate, kbert-generate, kbert-fill-mask.
+"probability": 0.98, …}. Memory use does not grow with the input. After a kill at any moment, the
+same command resumes where it stopped; it refuses another input or model. For embeddings,
+translations, continuations and masks use kbert-embed, kbert-translate, kbert-generate and
+kbert-fill-mask.
 
-Many files on many machines, by Apache Beam (pip install 'kbert[beam]'): --input is a pattern,
---output a folder for predictions-00000-of-00012.jsonl and so on, one a file in the order of names,
-each with the bytes of a local run. All machines must see the preset, the input and the folder:
+--runner=beam predicts many files on many machines, by Apache Beam (pip install 'kbert[beam]').
+Then --input is a pattern, and --output a folder for predictions-00000-of-00012.jsonl and so on: one
+per input file, in the order of their names, with the same bytes as on one machine. All machines
+must see the preset, the input and the folder:
 
   kbert-predict --preset=out/preset --input='texts/*.jsonl.gz' --output=answers \
       --runner=beam --beam_flags='--runner=FlinkRunner --flink_master=HOST:8081'
@@ -44,9 +46,9 @@ def define_flags() -> None:
 
 def _predict(options: flags.FlagValues) -> None:
     """Answers one input on this machine, or many files on Apache Beam (--runner=beam)."""
-    given = beam_flags.read(options)
-    if given is not None:
-        _predict_on_beam(options, given)
+    beam_arguments = beam_flags.read(options)
+    if beam_arguments is not None:
+        _predict_on_beam(options, beam_arguments)
         return
     answering.answer("kbert-predict", tasks.FineTuningTask, options, columns(options))
 

@@ -6,23 +6,24 @@ r"""Converts text of any size to shards of token ids, once for any number of pre
   kbert-prepare-corpus --input=split.txt --tokenizer=words --output_dir=shards
 
 The tokenizer is an existing one of any kind (--vocabulary: a vocab.txt, a SentencePiece .model, a
-kbert or Hugging Face folder; with --tokenizer=words a file of words, as bilm-tf's), or is trained
-on the input (--vocabulary_size, and --tokenizer for its kind: wordpiece as BERT's, bpe as
-RoBERTa's, unigram as ALBERT's, words as ELMo's). Its files are stored with the shards, and training
-loads it from there. Words are separated by white space, so split off punctuation first; without
---vocabulary_size all of them are kept: ELMo reads their characters, and kbert-pretrain decides how
-many it predicts.
+kbert or Hugging Face folder; with --tokenizer=words a file of words, as for bilm-tf), or is trained
+on the input (--vocabulary_size, and --tokenizer for its kind: wordpiece as for BERT, bpe as for
+RoBERTa, unigram as for ALBERT, words as for ELMo). Its files are stored with the shards, and
+training loads it from there. --tokenizer=words splits text at white space, so separate punctuation
+first. Without --vocabulary_size it keeps all words: ELMo reads their characters, and kbert-pretrain
+selects those to predict.
 
---dry_run shows the first documents as sentences and pieces, with an estimate of time, disk and
-memory. Interrupted or killed, the same command resumes. What it reads:
+--dry_run shows the first documents as sentences and tokens, with an estimate of time, disk and
+memory. After an interrupt or a kill, the same command resumes. Input formats:
 
   corpus/*.txt, *.txt.gz      a blank line between documents; one sentence per line or running text
   corpus/*.jsonl, *.jsonl.gz  one JSON object per line, the text under --field
   tfds:wikipedia/20230601.en  a TensorFlow dataset, the text under --field; ":SPLIT" may follow
   docs:                       the documentation that is installed with Python and its packages
 
-Many files on many machines, by Apache Beam (pip install 'kbert[beam]'), to the same bytes; all of
-them must see the input and --output_dir, and one of them reads a file:
+--runner=beam prepares many files on many machines, by Apache Beam (pip install 'kbert[beam]'), with
+the same bytes as on one machine. All machines must see the input and --output_dir; each file is
+read by one machine:
 
   kbert-prepare-corpus --runner=beam --beam_flags='--runner=FlinkRunner --flink_master=HOST:8081' …
 
@@ -110,14 +111,14 @@ def define_flags() -> None:
 
 def _says_the_vocabulary(values: dict) -> bool:
     """Returns whether the flags name or describe one vocabulary; `values` are flag -> value."""
-    given = [name for name in ("vocabulary", "vocabulary_size") if values[name] is not None]
-    return len(given) == 1 or (not given and values["tokenizer"] == "words")
+    given_flags = [name for name in ("vocabulary", "vocabulary_size") if values[name] is not None]
+    return len(given_flags) == 1 or (not given_flags and values["tokenizer"] == "words")
 
 
 def _prepare(options: flags.FlagValues) -> None:
     """Writes the shards, and with --lexicon the Chinese words; or shows a preview (--dry_run)."""
     import_without_keras()  # texts are tokenised here, and no model is made
-    given = beam_flags.read(options)
+    beam_arguments = beam_flags.read(options)
     sources: list = command.split_sources(options.input)
     if options.target:
         targets = command.split_sources(options.target)
@@ -139,7 +140,7 @@ def _prepare(options: flags.FlagValues) -> None:
         tokenizer,
         held_out_share=options.held_out_share,
         num_workers=options.num_workers,
-        beam_flags=given,
+        beam_flags=beam_arguments,
         **reading,
     )
     print(f"{options.output_dir}: {corpus.summary()}")

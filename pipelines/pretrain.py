@@ -4,10 +4,10 @@ r"""Pretrains a model: BERT, RoBERTa, ALBERT, SpanBERT, ELECTRA, ELMo, GPT, Tran
   kbert-pretrain --data_dir=shards --model=bert-small --model_dir=run --steps=100000
 
 --dry_run shows the first examples as tokens and measures the memory and time the run will take.
-Killed at any moment, the same command resumes exactly: every loss equals that of an uninterrupted
-run. After SIGTERM or Ctrl-C it saves a checkpoint and exits with 143 or 130. A run with other data
-or settings is refused, unless --allow_changes=learning_rate,steps names them. BERT's
-schedule, short sequences first, on two GPUs:
+After a kill at any moment, the same command resumes exactly: every loss equals that of an
+uninterrupted run. After SIGTERM or Ctrl-C it saves a checkpoint and exits with 143 or 130. It does
+not resume a run with other data or settings; --allow_changes=learning_rate,steps allows these
+settings to change. BERT's schedule, short sequences first, on two GPUs:
 
   kbert-pretrain --data_dir=shards --model=bert-base-uncased --model_dir=run \
     --steps=1000000 --phases=128:0.9,512:0.1 --batch_size=256 --learning_rate=1e-4 \
@@ -18,8 +18,8 @@ Another model's recipe, with the batch size and steps you can afford:
   kbert-pretrain --data_dir=shards --model_dir=run --recipe=electra --batch_size=32 \
     --steps=50000 --preset_dir=electra
 
-GPT-BERT fills masks and writes, with one model whose mask share falls from 30 to 15 % and whose
-final weights are a moving average:
+GPT-BERT fills masks and generates text with one model. The share of masked tokens falls from 30 to
+15 %, and the final weights are a moving average:
 
   kbert-pretrain --data_dir=shards --model_dir=run --recipe=gpt-bert --batch_size=64 \
     --steps=50000 --phases=128:0.7,256:0.2:32,512:0.1:16 --preset_dir=gpt-bert
@@ -44,8 +44,8 @@ weights are the mean of the last checkpoints:
     --batch_tokens=4096 --learning_rate=1e-3 --steps=10000 --evaluate_every=1000 \
     --preset_dir=translator --export_dir=serve
 
-To continue pretraining on your own text, give --init_preset=FOLDER and prepare the corpus with that
-model's vocabulary; entries appended to it become new rows of the embedding table.
+To continue pretraining on your own text, pass --init_preset=FOLDER and prepare the corpus with that
+model's vocabulary; entries appended to the vocabulary become new rows of the embedding table.
 
 model_dir holds run.json (all settings), steps.jsonl (every step's losses), evaluations.jsonl,
 checkpoints/ and, with --average_checkpoints, average.json. The tokenizer is that of the shards; a

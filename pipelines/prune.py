@@ -1,21 +1,22 @@
-r"""Makes a model smaller: layers, heads, neurons and tokens that it can do without are taken out.
+r"""Prunes a model: removes layers, attention heads, neurons and tokens of the vocabulary.
 
   kbert-prune --model=out/preset --heads=0.4 --data=train.csv --output_dir=small
   kbert-prune --model=out/preset --layers=bottom:6 --neurons=0.5 --output_dir=small
   kbert-prune --model=bert-base-multilingual-cased --vocabulary='texts/*.txt' --output_dir=german
 
-What is taken out is gone: kernels and tables are smaller, and so are time and memory. In this
+Kernels and tables become smaller, so the model needs less time and memory. It is pruned in this
 order:
 
-  --vocabulary  tokens that these texts do not use; single characters or bytes stay
+  --vocabulary  removes the tokens that these texts do not use; keeps single characters or bytes
   --layers      numbers of the layers to keep, from 0, as 0,2,4; or bottom:N, top:N, alternate:N
-  --heads       share of the attention heads, those that the loss on --data depends on least
-  --neurons     share of the neurons inside the feed-forward parts: likewise; without --data those
-                with the smallest weights
+  --heads       share of the attention heads to remove: those that the loss on --data depends on
+                least
+  --neurons     share of the feed-forward neurons to remove: likewise; without --data those with the
+                smallest weights
 
---data are labelled examples of the fine-tuned task, on which it is also measured before and
-afterwards. They may be those that it was trained on: read the numbers for what they are. Train the
-small model on (kbert-finetune --preset=small): what is left learns to do without the rest.
+--data are labelled examples of the fine-tuned task. The model is also evaluated on them before and
+after pruning; if it was trained on them, these scores are too good. Then train the small model
+further (kbert-finetune --preset=small), so that it adapts to the missing parts.
 """
 
 from collections.abc import Mapping, Sequence
@@ -71,28 +72,28 @@ def _prune(options: flags.FlagValues) -> None:
         raise ValueError(f"--output_dir must be new or empty. Received: {target}")
     model, tokenizer = _read(options.model)
     table = _table(model, options) if options.data else None
-    before = _measured(model, table, options)
+    sizes_before = _measured(model, table, options)
     if options.vocabulary is not None:
         texts = (
             text for x in kbert.text.open_sources(options.vocabulary) for text in x.documents()
         )
-        own = None if isinstance(model, kbert.tasks.Task) else tokenizer
+        own_tokenizer = None if isinstance(model, kbert.tasks.Task) else tokenizer
         cut = {"texts": texts, "keep": options.keep, "min_count": options.min_count}
-        model, tokenizer = pruning.prune_vocabulary(model, own, **cut)
+        model, tokenizer = pruning.prune_vocabulary(model, own_tokenizer, **cut)
     if options.layers is not None:
         model = pruning.keep_layers(model, *_layers(options.layers))
     if options.heads is not None:
-        found = pruning.head_importance(model, table, batch_size=options.batch_size)
-        model = pruning.prune_heads(model, pruning.least_important(found, options.heads))
+        importance = pruning.head_importance(model, table, batch_size=options.batch_size)
+        model = pruning.prune_heads(model, pruning.least_important(importance, options.heads))
     if options.neurons is not None:
         if table is None:
-            found = pruning.neuron_magnitudes(model)
+            importance = pruning.neuron_magnitudes(model)
         else:
-            found = pruning.neuron_importance(model, table, batch_size=options.batch_size)
-        model = pruning.prune_neurons(model, pruning.least_important(found, options.neurons))
-    after = _measured(model, table, options)
-    for name, value in before.items():
-        print(f"{name:20}{value} -> {after[name]}")
+            importance = pruning.neuron_importance(model, table, batch_size=options.batch_size)
+        model = pruning.prune_neurons(model, pruning.least_important(importance, options.neurons))
+    sizes_after = _measured(model, table, options)
+    for name, value in sizes_before.items():
+        print(f"{name:20}{value} -> {sizes_after[name]}")
     model.save_to_preset(target)
     if tokenizer is not None and not isinstance(model, kbert.tasks.Task):
         tokenizer.save(target)

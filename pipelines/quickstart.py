@@ -1,11 +1,11 @@
-r"""From raw text to a pretrained BERT that answers, in five minutes on two cores.
+r"""From raw text to a pretrained BERT that fills masks, in five minutes on two cores.
 
 Reads the documentation on this machine (docstrings of the standard library and of the installed
 packages), trains a vocabulary on it, writes shards, pretrains a small BERT on masked words and next
 sentences, evaluates it on held-out text, exports a SavedModel and queries it from a fresh process
-that imports TensorFlow alone. Stopped and started again, it resumes.
+that imports only TensorFlow. If it is stopped, the same command resumes.
 
-What it has learnt is in report.html, and to be tried by kbert-demo, as the last lines say.
+report.html shows what the model has learnt, and kbert-demo lets you try it in a browser.
 
 Examples:
   kbert-quickstart

@@ -29,8 +29,8 @@ def import_tensorflow() -> None:
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     sys.stderr.flush()
     terminal = os.dup(2)
-    with tempfile.TemporaryFile() as said:
-        os.dup2(said.fileno(), 2)
+    with tempfile.TemporaryFile() as messages:
+        os.dup2(messages.fileno(), 2)
         try:
             import tensorflow  # noqa: F401
             import tensorflow_text  # noqa: F401
@@ -39,7 +39,7 @@ def import_tensorflow() -> None:
         finally:
             os.dup2(terminal, 2)
             os.close(terminal)
-            said.seek(0)
-            for line in said.read().decode(errors="replace").splitlines():
+            messages.seek(0)
+            for line in messages.read().decode(errors="replace").splitlines():
                 if not any(notice in line for notice in NOTICES):
                     print(line, file=sys.stderr)

@@ -6,28 +6,29 @@ r"""Serves exported models over HTTP, and over gRPC: texts of many requests are 
   kbert-serve --model=reviews=serving/reviews --tls_certificate=all.pem --tls_key=key.pem \
       --token_file=token
 
-Models are SavedModels: --export_dir of the other programs, kbert-export, or any whose signatures
-take arrays; or exports of classifiers, regressors, taggers and embedders for ONNX Runtime
-(kbert-export --format=onnx). pip install 'kbert[serve]'. A request, in the form of TensorFlow
-Serving's REST API:
+A model is a SavedModel (from kbert-export, --export_dir of the other programs, or any other with
+arrays as inputs), or an export of a classifier, regressor, tagger or embedder to a runtime, such as
+kbert-export --format=onnx. The program requires pip install 'kbert[serve]'. Requests have the form
+of TensorFlow Serving's REST API:
 
   curl http://127.0.0.1:8501/v1/models/reviews:predict \
       -d '{"instances": ["a visually stunning rumination on love"]}'
 
-What answers:
+Routes:
 
   POST /v1/models/NAME:predict               also /v1/models/NAME/versions/3:predict
-  POST /embed, /fill_mask                    {"texts": […]}, where a model can do it
+  POST /embed, /fill_mask                    {"texts": […]}, if a model supports it
   GET  /v1/models/NAME, …/metadata           versions and signatures
   GET  /health, /live                        ready for requests; alive, also while loading
   GET  /metrics                              metrics in the text form of Prometheus
 
 From Python: kbert.Client("http://127.0.0.1:8501").predict("reviews", texts).
 
-A new version folder is loaded and takes over without losing a request (--poll_seconds); some may
-be served at once (--num_versions). While a batch is computed what arrives waits, up to
---max_waiting texts; then 429. After SIGTERM or Ctrl-C what was accepted is answered within
---stop_seconds; the rest is refused. The addresses are printed once requests are taken.
+A new version folder is loaded and replaces the former version without losing a request
+(--poll_seconds); --num_versions serves several versions at once. While a batch is computed, new
+requests wait, up to --max_waiting texts; further ones get status 429. After SIGTERM or Ctrl-C the
+accepted requests are answered within --stop_seconds; others are refused. The addresses are printed
+as soon as requests are accepted.
 """
 
 import gc

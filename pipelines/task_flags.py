@@ -102,7 +102,7 @@ def columns(options: flags.FlagValues) -> dict[str, str | list[str]]:
     Raises:
         ValueError: --columns or --pair_columns has another form.
     """
-    found: dict[str, str | list[str]] = {}
+    file_columns: dict[str, str | list[str]] = {}
     for item in options.columns:
         ours, equals, theirs = item.partition("=")
         if not equals:
@@ -110,22 +110,22 @@ def columns(options: flags.FlagValues) -> dict[str, str | list[str]]:
                 "--columns must be name=column: kbert's name, then the file's. Received: "
                 f"--columns={item}"
             )
-        found[ours] = theirs
+        file_columns[ours] = theirs
     if options.text_column:
-        found["text"] = options.text_column
+        file_columns["text"] = options.text_column
     if options.pair_columns:
         if len(options.pair_columns) != 2:
             raise ValueError(
                 "--pair_columns must be two columns, such as question1,question2. Received: "
                 f"--pair_columns={','.join(options.pair_columns)}"
             )
-        found["first"], found["second"] = options.pair_columns
+        file_columns["first"], file_columns["second"] = options.pair_columns
     if options.label_column:
         many = options.label_column
-        found["label"] = many[0] if len(many) == 1 else many
+        file_columns["label"] = many[0] if len(many) == 1 else many
     if options.choice_columns:
-        found["choices"] = options.choice_columns
-    return found
+        file_columns["choices"] = options.choice_columns
+    return file_columns
 
 
 def define_task_flag(text: str) -> None:
@@ -187,7 +187,7 @@ def define_task_settings() -> None:
 
 def settings(options: flags.FlagValues) -> dict[str, Any]:
     """Returns name -> value of the settings of a run and its task whose flags are given."""
-    found: dict[str, Any] = {}
-    for each in task_settings():
-        found |= option_flags.given(each, options)
-    return found
+    given_settings: dict[str, Any] = {}
+    for settings_class in task_settings():
+        given_settings |= option_flags.given(settings_class, options)
+    return given_settings

@@ -49,18 +49,18 @@ def _make_runs(
     python_logging.getLogger("tensorflow").setLevel("ERROR")
     if options.seeds and options.grid:
         raise ValueError("--seeds and --grid cannot be combined")
-    given = settings(options)
+    given_settings = settings(options)
     if not experiments.devices(options.strategy, options.model_devices).is_chief:
-        _run(experiment, options, given)
+        _run(experiment, options, given_settings)
         return
     check_outputs(options, experiment.task_class.kind)
     print(experiment.summary())
     if options.dry_run:
-        print(experiments.preview(experiment, **given))
+        print(experiments.preview(experiment, **given_settings))
         return
     folder = Path(options.output_dir)
     finished = is_finished(options)
-    outcome = _run(experiment, options, given)
+    outcome = _run(experiment, options, given_settings)
     if finished:
         print(f"{folder} already holds finished results:")
     best = outcome if isinstance(outcome, experiments.Result) else outcome.best

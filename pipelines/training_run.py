@@ -69,6 +69,8 @@ def train_objective(
 
 def _command(options: flags.FlagValues) -> dict[str, Any]:
     """Returns the given flags that are not settings of the run, for run.json."""
-    own = options.get_key_flags_for_module(sys.argv[0])
+    program_flags = options.get_key_flags_for_module(sys.argv[0])
     settings = HybridSettings.names()
-    return {x.name: x.value for x in own if x.value is not None and x.name not in settings}
+    return {
+        x.name: x.value for x in program_flags if x.value is not None and x.name not in settings
+    }

@@ -136,9 +136,9 @@ def open_pairs(options: flags.FlagValues, names: tuple[str, str, str]) -> Any | 
     if source is target is pairs is None:
         return None
     if (source is None) != (target is None) or (source is None) == (pairs is None):
-        one, other, third = names
+        source_flag, target_flag, pairs_flag = names
         raise ValueError(
-            f"Pass --{one} and --{other} together, or only --{third}. Received: "
+            f"Pass --{source_flag} and --{target_flag} together, or only --{pairs_flag}. Received: "
             + ", ".join(f"--{n}={options[n].value}" for n in names if options[n].value is not None)
         )
     if pairs is None:
@@ -169,10 +169,10 @@ def run_tokenizer(options: flags.FlagValues, pairs: Any, writes: bool) -> tokeni
             "A pretrained model keeps its own tokenizer: leave --tokenizer_dir out. Received: "
             f"--tokenizer_dir={options.tokenizer_dir}, --init_preset={options.init_preset}"
         )
-    given = options.tokenizer_dir or options.init_preset
+    source = options.tokenizer_dir or options.init_preset
     learning = {"kind": options.tokenizer, "lowercase": options.lowercase}
     size = options.vocabulary_size or VOCABULARY_SIZE
-    if given is None:
+    if source is None:
         if writes:
             return kbert.data.train_or_reuse_tokenizer(
                 folder, pairs, size, used_by=checkpoints, progress=True, **learning
@@ -181,18 +181,18 @@ def run_tokenizer(options: flags.FlagValues, pairs: Any, writes: bool) -> tokeni
             return kbert.load_tokenizer(folder)
         return tokenizers.train_tokenizer(pairs.documents(), size, **learning)
     refuse_with = ("vocabulary_size", "tokenizer", "lowercase")
-    if said := [name for name in refuse_with if options[name].present]:
+    if given_flags := [name for name in refuse_with if options[name].present]:
         raise ValueError(
-            f"--{said[0]} requires a tokenizer that is newly trained, not that of {given}. "
-            f"Received: --{said[0]}={options[said[0]].value}"
+            f"--{given_flags[0]} requires a tokenizer that is newly trained, not that of {source}. "
+            f"Received: --{given_flags[0]}={options[given_flags[0]].value}"
         )
-    tokenizer = kbert.load_tokenizer(given)
+    tokenizer = kbert.load_tokenizer(source)
     if checkpoints.exists():
-        before = kbert.load_tokenizer(folder)
-        if before.checksum != tokenizer.checksum:
+        earlier_tokenizer = kbert.load_tokenizer(folder)
+        if earlier_tokenizer.checksum != tokenizer.checksum:
             raise ValueError(
                 f"The run in {options.model_dir} was started with another tokenizer, which is in "
-                f"its folder tokenizer; choose another --model_dir. Received: that of {given}"
+                f"its folder tokenizer; choose another --model_dir. Received: that of {source}"
             )
     elif writes:
         tokenizer.save(folder)

@@ -82,12 +82,12 @@ def answer_records(
         ValueError: the existing answers are for another input, the output has lost some of them,
             or a record does not fit the task (the message has its line).
     """
-    rest = output.rest(records, _text_of, records.source)
+    remaining = output.rest(records, _text_of, records.source)
     if output.finished:
         return
     with output.growing():
         answering = _Answering(task, options, records.source, batch_size)
-        for chunk, table, answers in answering.answered(rest, output.records):
+        for chunk, table, answers in answering.answered(remaining, output.records):
             if output.form.holds_vectors:
                 output.add([answer["vector"] for answer in answers], chunk)
             else:
@@ -138,8 +138,8 @@ def answer_chunk(
         A line of JSON for each record, and the number of truncated records.
     """
     table = _table(chunk, source)
-    asked = task.file_answers(task)
-    answers, cut = asked.answer(table, asked.options(), batch_size=batch_size)
+    file_answers = task.file_answers(task)
+    answers, cut = file_answers.answer(table, file_answers.options(), batch_size=batch_size)
     return answer_lines(task.columns, table, answers, expected=False), cut
 
 
@@ -184,10 +184,10 @@ class _Answering:
         count = cut = reported = 0
         for chunk in chunks(records, min(most or CHUNK, CHUNK, self.answers.at_once)):
             table = _table(chunk, self.source)
-            answers, more = self.answers.answer(
+            answers, newly_cut = self.answers.answer(
                 table, self.options, batch_size=self.batch_size, first=first + count
             )
-            count, cut = count + len(chunk), cut + more
+            count, cut = count + len(chunk), cut + newly_cut
             if not reported:
                 self.task.report_cut(cut, count)
                 reported = cut

@@ -31,9 +31,9 @@ def answering_task(
     """
     if exists(os.path.join(folder, DESCRIPTION_FILE)):
         exported = load_exported(folder)
-        found = type(exported.task)
-        if not _fits(program, task_class, found):
-            raise ValueError(_wrong(program, found, folder))
+        exported_class = type(exported.task)
+        if not _fits(program, task_class, exported_class):
+            raise ValueError(_wrong(program, exported_class, folder))
         return exported.task, lambda: exported.checksum
     try:
         task = task_class.from_preset(folder)
@@ -53,8 +53,8 @@ def _fits(program: str, wanted: type[Task], found: type[Task]) -> bool:
 
 def _wrong(program: str, found: type[Task], folder: PathLike) -> str:
     """Returns the message that a program does not support tasks of class `found`."""
-    own = found.file_answers.program
-    use = f"use {own}" if own else "no program supports it for files"
+    own_program = found.file_answers.program
+    use = f"use {own_program}" if own_program else "no program supports it for files"
     if program == FineTuningTask.file_answers.program:
         use += "; kbert-finetune fine-tunes a pretrained model"
     return f"{program} does not support this model: {use}. Received: a {found.__name__} in {folder}"

@@ -198,8 +198,8 @@ def _answer(chunk: tuple[int, int, str, list[Record]], job: _Job) -> tuple[int, 
     """
     file, number, path, records = chunk
     part, checksum = job.part(file, number), answer_file.checksum_of(records)
-    before = read_note(part, "A part of the answers")
-    if records and (before is None or before["checksum"] != checksum):
+    finished_part = read_note(part, "A part of the answers")
+    if records and (finished_part is None or finished_part["checksum"] != checksum):
         with _ONE_AT_A_TIME:
             task = _model(job.preset, job.task_module, job.model)
             lines, cut = answer_file.answer_chunk(task, records, path, job.batch_size)
@@ -251,10 +251,10 @@ def _note(counts: tuple[int, int], job: _Job) -> None:
 def _model(preset: str, task_module: str | None, checksum: str) -> FineTuningTask:
     """Loads the task, once per process; ValueError if its checksum differs from that of the job."""
     task = _load(preset, task_module)
-    if (found := answer_file.model_checksum(task)) != checksum:
+    if (loaded_checksum := answer_file.model_checksum(task)) != checksum:
         raise ValueError(
             f"All workers must use the same model. Received: another one in {preset} (checksum "
-            f"{found}, not {checksum})"
+            f"{loaded_checksum}, not {checksum})"
         )
     return task
 

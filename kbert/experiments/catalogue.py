@@ -24,9 +24,11 @@ def settings_for(named: NamedTask, **given: Any) -> Settings:
     """
     cls, options = named.task_class, task_options()
     settings = settings_of(cast(Any, options[named.kind]))
-    known = {name for each in options.values() for name in flag_options(each)}
-    others = sorted(known - set(settings.names()))
-    for name in others:
+    known_names = {
+        name for task_settings in options.values() for name in flag_options(task_settings)
+    }
+    unsupported_names = sorted(known_names - set(settings.names()))
+    for name in unsupported_names:
         if given.pop(name, None) is not None:
             raise ValueError(
                 f"{cls.__name__} does not support {name}; it supports "
@@ -41,15 +43,15 @@ def settings_for(named: NamedTask, **given: Any) -> Settings:
     if given.get("prune_weights") is not None:
         pruning.parse(given["prune_weights"])  # raises if it is invalid
     if given.get("adapter") is not None:
-        own = adapters.parse(given["adapter"])  # raises if it is invalid
-        given = {"learning_rate": own.learning_rate, **given}
-    found = settings.from_arguments({**named.defaults, **given}, "experiments.run")
-    if found.tune_threshold and not cls.can_tune(named.fixed):
+        adapter = adapters.parse(given["adapter"])  # raises if it is invalid
+        given = {"learning_rate": adapter.learning_rate, **given}
+    result = settings.from_arguments({**named.defaults, **given}, "experiments.run")
+    if result.tune_threshold and not cls.can_tune(named.fixed):
         raise ValueError(
             "tune_threshold requires questions that may have no answer, or texts with any number "
             f"of labels. Received: tune_threshold=True for {named.name}"
         )
-    return found
+    return result
 
 
 def task_for(task: Task, name: str | None = None) -> NamedTask:

@@ -87,7 +87,7 @@ class Experiment:
         self.preset = os.fspath(preset)
 
         options: dict[str, Any] = {"columns": columns, "label_separator": label_separator}
-        others = () if sample_weight is None else (sample_weight,)
+        extra_columns = () if sample_weight is None else (sample_weight,)
         self.train: Table | TableParts
         if (dev is None) == (dev_share is None):
             raise ValueError(
@@ -96,7 +96,7 @@ class Experiment:
                 f"dev_share={dev_share}"
             )
         if self.rows_folder is None:
-            self.train = read(self.named, train, split="train", others=others, **options)
+            self.train = read(self.named, train, split="train", others=extra_columns, **options)
         elif dev_share is not None or not self.task_class.prepares_rows:
             raise ValueError(
                 "`rows_folder` requires a task whose data can be read in parts, and development "
@@ -104,7 +104,7 @@ class Experiment:
                 f"{self.named.name}, dev_share={dev_share}"
             )
         else:
-            self.train = TableParts(self.named, train, others=others, **options)
+            self.train = TableParts(self.named, train, others=extra_columns, **options)
 
         def table(data: Any, split: str) -> Table:
             return read(self.named, data, split=split, **options)
@@ -120,11 +120,11 @@ class Experiment:
             and not is_labelled(self.task_class.columns, self.test)
         ):
             check_submission(self.named, self.test)
-        seen = labels_of(self.train, self.named)
-        found = labels or self.named.labels or seen
-        self.labels = None if found is None else list(found)
+        seen_labels = labels_of(self.train, self.named)
+        label_names = labels or self.named.labels or seen_labels
+        self.labels = None if label_names is None else list(label_names)
         if self.named.labels is None and self.labels is not None:
-            self._check_labels(self.labels, seen or [])
+            self._check_labels(self.labels, seen_labels or [])
 
     @property
     def task_class(self) -> type[FineTuningTask]:
@@ -163,12 +163,12 @@ class Experiment:
             known: the allowed labels.
             problem: what must hold, and one remedy; the message adds another.
         """
-        places = label_places(table, self.named)
-        new = sorted(set(places) - set(known))
+        first_rows = label_places(table, self.named)
+        new = sorted(set(first_rows) - set(known))
         if new:
             raise ValueError(
-                f"{places[new[0]]}: the label {new[0]!r} {problem}, or remove its rows. Received: "
-                f"{len(new)} such label(s), {', '.join(map(repr, new[:5]))}"
+                f"{first_rows[new[0]]}: the label {new[0]!r} {problem}, or remove its rows. "
+                f"Received: {len(new)} such label(s), {', '.join(map(repr, new[:5]))}"
             )
 
     def settings(self, **settings: Any) -> Settings:
@@ -275,8 +275,8 @@ class Experiment:
         sizes = [f"{name} {len(table):,}" for name, table in tables.items() if table is not None]
         classes = ""
         if self.labels is not None:
-            more = ", …" if len(self.labels) > _SHOWN_LABELS else ""
-            classes = f" of {', '.join(self.labels[:_SHOWN_LABELS])}{more}"
+            suffix = ", …" if len(self.labels) > _SHOWN_LABELS else ""
+            classes = f" of {', '.join(self.labels[:_SHOWN_LABELS])}{suffix}"
         return (
             f"{self.named.name}: {self.task_class.__name__}{classes}; examples: {', '.join(sizes)}"
         )
@@ -343,8 +343,8 @@ def _split(table: Table, share: float) -> tuple[Table, Table]:
 
 def _draw(rows: Sequence[int], count: int) -> set[int]:
     """Returns `count` of the row numbers, drawn at random with a fixed seed."""
-    places = np.random.default_rng(_SPLIT_SEED).permutation(len(rows))[:count]
-    return {rows[place] for place in places}
+    positions = np.random.default_rng(_SPLIT_SEED).permutation(len(rows))[:count]
+    return {rows[position] for position in positions}
 
 
 def _class_rows(table: Table) -> list[list[int]]:
@@ -352,10 +352,10 @@ def _class_rows(table: Table) -> list[list[int]]:
     labels = table.columns.get("label", [])
     if not labels or not all(isinstance(label, str) for label in labels):
         return [list(range(len(table)))]
-    found: dict[str, list[int]] = {}
+    rows_by_class: dict[str, list[int]] = {}
     for row, label in enumerate(labels):
-        found.setdefault(label, []).append(row)
-    return list(found.values())
+        rows_by_class.setdefault(label, []).append(row)
+    return list(rows_by_class.values())
 
 
 def _apportion(sizes: list[int], count: int) -> list[int]:

@@ -66,17 +66,17 @@ class RunFolder:
             ValueError: the folder holds another run, or a series of runs.
         """
         runs = sorted(p.parent.name for p in self.path.glob("*/run.json"))
-        if others := [name for name in runs if name != self.training.name]:
+        if other_runs := [name for name in runs if name != self.training.name]:
             raise ValueError(
                 f"{self.path} holds a series of runs; choose another folder. Received: "
-                f"{', '.join(others)}"
+                f"{', '.join(other_runs)}"
             )
         path = self.path / "run.json"
         if path.exists() and self._has_something():
             if self.result() is not None:
                 resume = SAME
-            gone = [name for name in CHECKSUMS if identity.get(name) is None]
-            check_settings(path, identity, unchecked=(*PLACES, *gone), resume=resume)
+            missing_checksums = [name for name in CHECKSUMS if identity.get(name) is None]
+            check_settings(path, identity, unchecked=(*PLACES, *missing_checksums), resume=resume)
         else:
             write_settings(path, identity)
 

@@ -64,8 +64,8 @@ def show_examples(task: FineTuningTask, table: Table) -> str:
                 continue
             # Texts of a pair that are encoded separately have one mask each; two orders of one
             # text share a mask.
-            own = name.removesuffix("token_ids") + "padding_mask"
-            mask = batch[own if own in batch else "padding_mask"][row]
+            mask_name = name.removesuffix("token_ids") + "padding_mask"
+            mask = batch[mask_name if mask_name in batch else "padding_mask"][row]
             # Choices, windows and negatives of an example are separate sequences.
             for line, real in zip(np.atleast_2d(ids[row]), np.atleast_2d(mask), strict=True):
                 pieces = [task.form.token_name(i, task.tokenizer) for i in line[real > 0].tolist()]
@@ -91,24 +91,24 @@ def _estimate(experiment: Experiment, task: FineTuningTask, settings: Settings) 
     rows = task.tokenize(table, labelled=True)
     count, cut = (round(x * examples / len(table)) for x in (len(rows), rows.cut))
     padded = -(-rows.lengths // BUCKET) * BUCKET
-    fits = experiment.fits(task, settings)
-    steps = {n: math.ceil(count / x.batch_size) * x.epochs for n, (_, x) in fits.items()}
-    paces = {name: _pace(model, table, chosen) for name, (model, chosen) in fits.items()}
-    total = duration(sum(paces[name] * steps[name] for name in fits))
-    each = ", ".join(f"{pace:.3g} s per step {name}".rstrip() for name, pace in paces.items())
+    stages = experiment.fits(task, settings)
+    steps = {n: math.ceil(count / x.batch_size) * x.epochs for n, (_, x) in stages.items()}
+    paces = {name: _pace(model, table, chosen) for name, (model, chosen) in stages.items()}
+    total = duration(sum(paces[name] * steps[name] for name in stages))
+    pace_text = ", ".join(f"{pace:.3g} s per step {name}".rstrip() for name, pace in paces.items())
     epoch = math.ceil(count / settings.batch_size)
-    found = {
+    estimates = {
         "examples": f"{examples:,}, {count:,} sequences",
         "tokens": f"{rows.lengths.mean():.1f} per sequence, {rows.lengths.max():,} at most",
         "cut": f"{cut:,} examples longer than {task.row_length:,} tokens",
         "padding": f"{1 - rows.lengths.sum() / padded.sum():.1%} of the computed tokens",
         "steps": f"{epoch:,} per epoch, {sum(steps.values()):,} in total",
-        "time": f"about {total} without evaluations, {each}",
+        "time": f"about {total} without evaluations, {pace_text}",
         "memory": f"{human(peak_memory())}B at most so far",
     }
-    if all(model is not task for model, _ in fits.values()):  # the task learns from a teacher
-        found["alone"] = f"{_pace(task, table, settings):.3g} s per step without a teacher"
-    return text_table(["estimate", ""], list(found.items()))
+    if all(model is not task for model, _ in stages.values()):  # the task learns from a teacher
+        estimates["alone"] = f"{_pace(task, table, settings):.3g} s per step without a teacher"
+    return text_table(["estimate", ""], list(estimates.items()))
 
 
 def _pace(model: Any, table: Table, settings: Settings) -> float:

@@ -149,15 +149,17 @@ def _complete(files: Files) -> dict[str, Any] | None:
     if not files.columns:
         return None
     columns = files.task.columns
-    wanted = {name: name for name in (*columns.usual, *columns.optional)}
+    file_names = {name: name for name in (*columns.usual, *columns.optional)}
     for names in columns.inputs[1:]:
         if set(names) & set(files.columns):  # the file has another set of input columns
-            wanted = {name: x for name, x in wanted.items() if name not in columns.inputs[0]}
-            wanted |= {name: name for name in names}
-    wanted = {name: name for name in files.others} | wanted | files.columns
+            file_names = {
+                name: x for name, x in file_names.items() if name not in columns.inputs[0]
+            }
+            file_names |= {name: name for name in names}
+    file_names = {name: name for name in files.others} | file_names | files.columns
     # Several columns that become one are read under their own names.
-    several = {n: x for n, x in wanted.items() if isinstance(x, list | tuple)}
-    single = {n: x for n, x in wanted.items() if n not in several}
+    several = {n: x for n, x in file_names.items() if isinstance(x, list | tuple)}
+    single = {n: x for n, x in file_names.items() if n not in several}
     return single | {name: name for names in several.values() for name in names}
 
 

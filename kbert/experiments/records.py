@@ -69,12 +69,12 @@ class Records:
             yield from ((number, {"text": line}) for number, line in self._file.lines())
             return
         rows = self._file.objects() if self._format == "jsonl" else self._fields()
-        wanted = None
+        file_names = None
         for number, row in rows:
-            if wanted is None:
-                wanted = self._wanted(row)
+            if file_names is None:
+                file_names = self._wanted(row)
             try:
-                yield number, {name: _value(row, theirs) for name, theirs in wanted.items()}
+                yield number, {name: _value(row, theirs) for name, theirs in file_names.items()}
             except KeyError as error:
                 raise ValueError(
                     f"{self.source}, line {number}: {error.args[0]!r} is missing. Received: "
@@ -108,14 +108,16 @@ class Records:
         Raises:
             ValueError: the file lacks the task's input columns.
         """
-        there = {name: name for name in row} | self._columns
-        names = self._asked.found_in(there)
+        file_names = {name: name for name in row} | self._columns
+        names = self._asked.found_in(file_names)
         if names is None:
             raise ValueError(
                 f"{self.source}: the task requires the column(s) {self._asked.rule}; name the "
                 f"columns of the file that hold them. Received: {list(row)}"
             )
-        return {name: there[name] for name in (*(["id"] if "id" in there else []), *names)}
+        return {
+            name: file_names[name] for name in (*(["id"] if "id" in file_names else []), *names)
+        }
 
 
 def _value(row: dict, theirs: str | Sequence[str]) -> Any:

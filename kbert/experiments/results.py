@@ -170,7 +170,7 @@ def _table(rows: list[dict[str, Any]]) -> str:
     names = [name for name in names if not name.removeprefix("test ").startswith("f1_")]
     cells = [[row.get(name) for name in names] for row in rows]
     if "learning_rate" in names:  # the table's four decimals are too few for learning rates
-        place = names.index("learning_rate")
+        index = names.index("learning_rate")
         for line in cells:
-            line[place] = f"{line[place]:g}"
+            line[index] = f"{line[index]:g}"
     return text_table(names, cells)

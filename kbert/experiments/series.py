@@ -144,17 +144,17 @@ def _run_series(
         raise ValueError(
             f"A series requires a separate folder. Received: {folder}, the folder of a run"
         )
-    others = sorted(p.parent.name for p in folder.glob("*/results.json"))
-    others = [name for name in others if name not in points]
-    if others:
+    other_runs = sorted(p.parent.name for p in folder.glob("*/results.json"))
+    other_runs = [name for name in other_runs if name not in points]
+    if other_runs:
         raise ValueError(
             f"{folder} holds runs that were not requested; request them too, or choose "
-            f"another folder. Received: {', '.join(others)}"
+            f"another folder. Received: {', '.join(other_runs)}"
         )
     results = []
     for number, (name, settings) in enumerate(points.items(), 1):
-        known = RunFolder(folder / name).result() is not None
-        print(f"run {number} of {len(points)}: {name}{', finished before' if known else ''}")
+        is_finished = RunFolder(folder / name).result() is not None
+        print(f"run {number} of {len(points)}: {name}{', finished before' if is_finished else ''}")
         results.append(make_run(settings, folder / name))
         series = Series(folder=folder, names=names, results=tuple(results))
         _remove_presets(series)

@@ -104,10 +104,10 @@ def settings_of(options: Any) -> type[Settings]:
         64
     """
     names, kind = flag_options(options), options.__name__.removesuffix("Options")
-    if taken := [name for name in names if name in Settings.names()]:
+    if clashing_names := [name for name in names if name in Settings.names()]:
         raise TypeError(
             "Settings of a task must not have the name of a run's setting. Received: "
-            f"{', '.join(taken)} of {kind}"
+            f"{', '.join(clashing_names)} of {kind}"
         )
     hints = typing.get_type_hints(options)
     fields = {name: _optional(options, name) for name in names}

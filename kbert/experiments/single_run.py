@@ -185,12 +185,12 @@ def _run(
     if writes:
         experiment.write_rows(task, settings, verbose)
     strategy.agrees(0)  # wait until the rows are written
-    begun = time.perf_counter()
+    start = time.perf_counter()
     try:
         history = experiment.fit(task, settings, folder.training, verbose, resume)
     except (Interrupted, Terminated) as stopped:
         raise Stopped(stopped.signal, stopped.step) from None
-    seconds = time.perf_counter() - begun
+    seconds = time.perf_counter() - start
     task = experiment.finish(task, settings)
     options: dict[str, Any] = {"batch_size": settings.batch_size, "verbose": verbose}
     threshold = None

@@ -108,7 +108,7 @@ class ArrayAnswers:
         """
         check_batch_size(batch_size)
         names = ("text",) if "text" in table else ("first", "second")
-        found, cut, done = [], 0, 0
+        predictions, cut, done = [], 0, 0
         with Progress("", len(table), " examples", verbose=verbose) as bar:
             for start, part in list(chunks(range(len(table)))) or [(0, range(0))]:
                 texts = [
@@ -118,15 +118,17 @@ class ArrayAnswers:
                 groups = [texts] if self.pairs_in_rows else [[ids] for ids in texts]
                 lost = [self._lengths(group) > self._max_length for group in groups]
                 cut += int(np.any(lost, axis=0).sum())
-                each = [self._outputs_of(group, batch_size) for group in groups]
-                found.append(self._joined([self.answers(outputs) for outputs in each]))
+                runtime_outputs = [self._outputs_of(group, batch_size) for group in groups]
+                predictions.append(
+                    self._joined([self.answers(outputs) for outputs in runtime_outputs])
+                )
                 done += len(part)
                 bar.show(done)
         remedy = READ_WHOLE if self.pairs_in_rows else ""
         warn_of_cut(cut, len(table), self._max_length, remedy=remedy)
-        if isinstance(found[0], np.ndarray):
-            return np.concatenate(found)
-        return [answer for part in found for answer in part]
+        if isinstance(predictions[0], np.ndarray):
+            return np.concatenate(predictions)
+        return [answer for part in predictions for answer in part]
 
     def _joined(self, groups: Sequence[Any]) -> Any:
         """Joins the predictions for each text of N examples to one prediction per example.
@@ -183,7 +185,8 @@ class ArrayAnswers:
             }
         order = np.argsort(np.concatenate([index for index, _ in parts]), kind="stable")
         outputs = {
-            name: np.concatenate([found[name] for _, found in parts])[order] for name in parts[0][1]
+            name: np.concatenate([batch_outputs[name] for _, batch_outputs in parts])[order]
+            for name in parts[0][1]
         }
         refuse_not_finite(outputs, "the model's answers")
         return outputs
@@ -226,18 +229,18 @@ class ClassAnswers(ArrayAnswers):
     def served(self, outputs: Arrays) -> Arrays:
         scores, thresholds = outputs["probabilities"], self._thresholds
         names = np.array([name.encode() for name in self._labels], object)
-        found = {"labels": np.broadcast_to(names, scores.shape), "scores": scores}
+        arrays = {"labels": np.broadcast_to(names, scores.shape), "scores": scores}
         if thresholds is not None:
-            return {**found, "chosen": scores >= thresholds.astype(np.float32)}
+            return {**arrays, "chosen": scores >= thresholds.astype(np.float32)}
         best = scores.argmax(1)
-        return {**found, "label": names[best], "score": scores.max(1)}
+        return {**arrays, "label": names[best], "score": scores.max(1)}
 
     def specs(self) -> Specs:
         shape = (None, len(self._labels))
-        found: Specs = {"labels": ("string", shape), "scores": ("float32", shape)}
+        specs_by_name: Specs = {"labels": ("string", shape), "scores": ("float32", shape)}
         if self._thresholds is not None:
-            return {**found, "chosen": ("bool", shape)}
-        return {**found, "label": ("string", (None,)), "score": ("float32", (None,))}
+            return {**specs_by_name, "chosen": ("bool", shape)}
+        return {**specs_by_name, "label": ("string", (None,)), "score": ("float32", (None,))}
 
 
 class NumberAnswers(ArrayAnswers):
@@ -286,8 +289,8 @@ class VectorAnswers(ArrayAnswers):
         return self._settings.get(f"{name}_prompt")
 
     def _prompted(self, texts: Sequence[str], column: str) -> Sequence[str]:
-        before = self._prompt({"first": "query", "second": "document"}.get(column, ""))
-        return texts if before is None else [before + text for text in texts]
+        prompt = self._prompt({"first": "query", "second": "document"}.get(column, ""))
+        return texts if prompt is None else [prompt + text for text in texts]
 
 
 def array_answers(

@@ -30,10 +30,10 @@ def export_embeddings(elmo: Any, directory: PathLike, max_bytes: int = MAX_BYTES
         batch = elmo.characters.pad_sentences(tf.concat([words, nothing], axis=0))
         lengths = tf.reduce_sum(batch["padding_mask"], axis=1)[:-1] - 2  # without the two edges
         outputs = elmo(batch, training=False)
-        kept = tf.sequence_mask(lengths, tf.shape(batch["padding_mask"])[1] - 2, tf.float32)
+        word_mask = tf.sequence_mask(lengths, tf.shape(batch["padding_mask"])[1] - 2, tf.float32)
 
         def inner(layer: Tensor) -> Tensor:  # (B + 1, T + 2, 2P) -> (B, T, 2P)
-            return tf.cast(layer[:-1, 1:-1], tf.float32) * kept[:, :, None]
+            return tf.cast(layer[:-1, 1:-1], tf.float32) * word_mask[:, :, None]
 
         return {
             "embeddings": tf.stack([inner(layer) for layer in outputs["layers"]], axis=1),

@@ -32,8 +32,8 @@ TOLERANCES = {"float32": 1e-3, "bfloat16": 0.1, "int8": 0.3}
 def check_format(format: str, precision: str) -> None:
     """Raises ValueError unless `format` is one of `RUNTIMES` and supports `precision`."""
     if format not in RUNTIMES:
-        known = ", ".join(("savedmodel", *RUNTIMES, "safetensors"))
-        raise ValueError(f"`format` must be one of {known}. Received: {format!r}")
+        formats = ", ".join(("savedmodel", *RUNTIMES, "safetensors"))
+        raise ValueError(f"`format` must be one of {formats}. Received: {format!r}")
     precisions = late.load("runtime", format).PRECISIONS
     if precision not in precisions:
         raise ValueError(
@@ -90,8 +90,10 @@ def export_rows(
     tolerance = TOLERANCES[precision] if tolerance is None else tolerance
     if not is_remote(folder):
         os.makedirs(os.path.dirname(os.path.abspath(folder)), exist_ok=True)
-    place = tempfile.gettempdir() if is_remote(folder) else os.path.dirname(os.path.abspath(folder))
-    partial = os.path.join(place, f".{uuid.uuid4().hex}.partial")
+    parent_dir = (
+        tempfile.gettempdir() if is_remote(folder) else os.path.dirname(os.path.abspath(folder))
+    )
+    partial = os.path.join(parent_dir, f".{uuid.uuid4().hex}.partial")
     os.mkdir(partial)
     try:
         if runtime.CALIBRATES:  # int8 rounding depends on activations for the samples
@@ -111,21 +113,21 @@ def export_rows(
             **about,
         }
         with _refusing(format):
-            found = differences(rows, samples, runtime.load(partial, description, None))
-        description["differences"] = found
+            deviations = differences(rows, samples, runtime.load(partial, description, None))
+        description["differences"] = deviations
         # With fewer bits a generated text may differ where two words are equally likely; only the
         # float outputs, such as its score, are compared then.
-        bounded = set(found) if exact else set(found) - rows.whole
-        worst = largest({name: found[name] for name in bounded})
+        bounded = set(deviations) if exact else set(deviations) - rows.whole
+        worst = largest({name: deviations[name] for name in bounded})
         logging.info(
             "%s, %s: %.1f MB, largest difference from TensorFlow %.2g (%s)",
-            *(format, precision, size / 1e6, found[worst], worst),
+            *(format, precision, size / 1e6, deviations[worst], worst),
         )
-        if not found[worst] <= tolerance:
+        if not deviations[worst] <= tolerance:
             raise ValueError(
                 f"An export in {precision} must not differ from TensorFlow by more than "
                 f"{tolerance:g}, relative to the largest number of TensorFlow's output; pass "
-                f"`tolerance` for another bound. Received: {found[worst]:.3g} in {worst!r}"
+                f"`tolerance` for another bound. Received: {deviations[worst]:.3g} in {worst!r}"
             )
         with open(os.path.join(partial, DESCRIPTION_FILE), "w", encoding="utf-8") as file:
             json.dump(description, file, indent=2, ensure_ascii=False)

@@ -38,8 +38,8 @@ def write(folder: str, rows: RowFunction, precision: str, *, widths: Sequence[in
         f"{_NAME}{width}": rows.signature({"batch": 1, "length": width, "masks": MASKS})
         for width in widths
     }
-    with tempfile.TemporaryDirectory() as place:
-        path = export_saved_model(place, signatures)
+    with tempfile.TemporaryDirectory() as temporary_dir:
+        path = export_saved_model(temporary_dir, signatures)
         converter = tf.lite.TFLiteConverter.from_saved_model(path, signature_keys=list(signatures))
         if precision == "int8":
             converter.optimizations = [tf.lite.Optimize.DEFAULT]
@@ -103,13 +103,13 @@ def load(folder: str, description: Mapping[str, Any], threads: int | None) -> Ru
 
     def run_alone(features: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Computes each row, and each group of `MASKS` masks, by itself; returns all outputs."""
-        given = {name: np.asarray(features[name], np.int32) for name in inputs}
+        arrays = {name: np.asarray(features[name], np.int32) for name in inputs}
         sizes = {
-            a: n for k, axes in inputs.items() for a, n in zip(axes, given[k].shape, strict=True)
+            a: n for k, axes in inputs.items() for a, n in zip(axes, arrays[k].shape, strict=True)
         }
         width = _next_width(runners, sizes["length"])
         steps = {"batch": 1, "length": width, "masks": MASKS}
-        found = {
+        results = {
             name: np.zeros([sizes.get(axis, axis) for axis in axes], np.float32)
             for name, axes in outputs.items()
         }
@@ -124,7 +124,7 @@ def load(folder: str, description: Mapping[str, Any], threads: int | None) -> Ru
                     for a in axes
                 )
 
-            parts = {name: x[part(inputs[name])] for name, x in given.items()}
+            parts = {name: x[part(inputs[name])] for name, x in arrays.items()}
             padded = {
                 name: np.pad(
                     x, [(0, steps[a] - n) for a, n in zip(inputs[name], x.shape, strict=True)]
@@ -132,9 +132,9 @@ def load(folder: str, description: Mapping[str, Any], threads: int | None) -> Ru
                 for name, x in parts.items()
             }
             for name, x in runners[width](**padded).items():
-                target = found[name][part(outputs[name])]
+                target = results[name][part(outputs[name])]
                 target[...] = x[tuple(slice(n) for n in target.shape)]
-        return found
+        return results
 
     return run
 

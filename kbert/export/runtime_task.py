@@ -80,22 +80,22 @@ class RuntimeTask:
             def run(*arrays: np.ndarray) -> list[np.ndarray]:
                 logits = compute()
                 assert logits is not None
-                found = logits(dict(zip(names, arrays, strict=True)))
-                return [np.asarray(found[name], np.float32) for name in outputs]
+                results = logits(dict(zip(names, arrays, strict=True)))
+                return [np.asarray(results[name], np.float32) for name in outputs]
 
             tensors = [features[name] for name in names]
-            found = tf.numpy_function(run, tensors, [tf.float32] * len(outputs), stateful=False)
+            results = tf.numpy_function(run, tensors, [tf.float32] * len(outputs), stateful=False)
             return {
                 name: tf.ensure_shape(x, shape)
-                for (name, shape), x in zip(outputs.items(), found, strict=True)
+                for (name, shape), x in zip(outputs.items(), results, strict=True)
             }
 
         task.call = call
         try:
-            made = {name: _by_name(bounded(x)) for name, x in task.signatures().items()}
+            entries = {name: _by_name(bounded(x)) for name, x in task.signatures().items()}
         except NotImplementedError as error:  # the task calls the encoder itself
             raise self._unserved() from error
-        return {**made, "serving_default": next(iter(made.values()))}
+        return {**entries, "serving_default": next(iter(entries.values()))}
 
     def _logits(self, features: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         return self._rows.logits(features)

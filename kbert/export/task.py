@@ -75,10 +75,10 @@ def row_function(
 
     def function(features: dict[str, Any]) -> dict[str, Any]:
         with without_rounding() if by_runtime else contextlib.nullcontext():
-            found = model.outputs(features, **(settings or {}))
+            outputs = model.outputs(features, **(settings or {}))
         return {
             name: x if keras.backend.is_int_dtype(x.dtype) else keras.ops.cast(x, "float32")
-            for name, x in found.items()
+            for name, x in outputs.items()
         }
 
     return RowFunction(function, inputs)
@@ -130,8 +130,8 @@ def export_task(
             f"Received: max_bytes={max_bytes} with format={format!r}"
         )
     if keras.backend.backend() != "tensorflow":
-        given = {"format": format, "precision": precision, "max_bytes": max_bytes, **options}
-        return export_copy(task, directory, given)
+        arguments = {"format": format, "precision": precision, "max_bytes": max_bytes, **options}
+        return export_copy(task, directory, arguments)
     if format == "safetensors":
         refuse_full(directory)
         task.save_to_preset(directory, "huggingface", weight_dtype=precision, **options)
@@ -247,9 +247,9 @@ def _export_to_runtime(
 
     def save_tokenizer(place: str) -> None:
         """Saves the tokenizer, also inside the runtime if possible; adds its entry to `about`."""
-        before = set(os.listdir(place))
+        files_before = set(os.listdir(place))
         task.tokenizer.save(place)
-        beside = sorted(set(os.listdir(place)) - before)
+        beside = sorted(set(os.listdir(place)) - files_before)
         why = _why_not_inside(task)
         if why is None:
             sizes = {"max_length": task.row_length, "multiple": 1}

@@ -62,15 +62,15 @@ def export_copy(task: keras.Model, directory: PathLike, options: dict[str, Any])
             "CUDA_VISIBLE_DEVICES": "-1",  # this process may use all of the GPU's memory
             "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
         }
-        done = subprocess.run(
+        process = subprocess.run(
             [sys.executable, "-c", PROGRAM, order], env=environment, capture_output=True, text=True
         )
-    if done.returncode:
+    if process.returncode:
         raise RuntimeError(
             "The export, which runs in a separate process under TensorFlow, failed. Received: "
-            f"{done.stderr[-2000:]}"
+            f"{process.stderr[-2000:]}"
         )
-    return done.stdout.splitlines()[-1]
+    return process.stdout.splitlines()[-1]
 
 
 def _module_of(cls: type) -> str:

@@ -47,13 +47,13 @@ def write_text_graphs(
     """
     if format not in late.TABLE["tokenizer graph"]:
         return {"why": f"{format} has no operations on strings"}
-    writer, before = late.load("tokenizer graph", format), set(os.listdir(folder))
-    wanted = {count: _expected(rows, count, texts) for count in INPUTS}
+    writer, files_before = late.load("tokenizer graph", format), set(os.listdir(folder))
+    expected_rows = {count: _expected(rows, count, texts) for count in INPUTS}
     try:
         files = {writer.write(folder, rows, count): name for count, name in INPUTS.items()}
-        for count, expected in wanted.items():
-            found = writer.run(folder, count, [batch for batch, _ in expected])
-            _check(writer.PACKAGE, expected, found)
+        for count, expected in expected_rows.items():
+            graph_rows = writer.run(folder, count, [batch for batch, _ in expected])
+            _check(writer.PACKAGE, expected, graph_rows)
     except ImportError as error:
         why, log = str(error), logging.info
     except NotInside as error:
@@ -63,7 +63,7 @@ def write_text_graphs(
     else:
         logging.info("%s: the tokenizer is inside, %s", format, ", ".join(files))
         return {"inside": files, "needs": writer.PACKAGE}
-    for name in set(os.listdir(folder)) - before:
+    for name in set(os.listdir(folder)) - files_before:
         os.remove(os.path.join(folder, name))
     log("%s: the tokenizer is beside the model, not inside: %s", format, why)
     return {"why": why}
@@ -79,10 +79,10 @@ def _expected(rows: TextRows, count: int, texts: Sequence[str]) -> list[tuple[Ba
     """
     texts = [*texts, *HARD_TEXTS]
     batch: Batch = texts if count == 1 else list(zip(texts, texts[::-1], strict=True))
-    alone: Batch = [""] if count == 1 else [("", "")]
+    empty_batch: Batch = [""] if count == 1 else [("", "")]
     # Together and one by one: a graph may have a faster branch for texts of one alphabet.
-    batches: list[Batch] = [batch, alone, *(batch[i : i + 1] for i in range(len(batch)))]
-    return [(given, rows.run(given)) for given in batches]
+    batches: list[Batch] = [batch, empty_batch, *(batch[i : i + 1] for i in range(len(batch)))]
+    return [(inputs, rows.run(inputs)) for inputs in batches]
 
 
 def _check(package: str, expected: Sequence[tuple[Batch, Rows]], found: Sequence[Rows]) -> None:
@@ -93,9 +93,9 @@ def _check(package: str, expected: Sequence[tuple[Batch, Rows]], found: Sequence
         expected: batches, each with kbert's rows by name.
         found: the graph's rows of each batch by name.
     """
-    for (given, ours), theirs in zip(expected, found, strict=True):
-        for number, text in enumerate(given):
-            for name, value in ours.items():
-                row = theirs[name][number] if number < len(theirs[name]) else None
+    for (texts, expected_rows), graph_rows in zip(expected, found, strict=True):
+        for number, text in enumerate(texts):
+            for name, value in expected_rows.items():
+                row = graph_rows[name][number] if number < len(graph_rows[name]) else None
                 if row is None or row.tolist() != value[number].tolist():
                     raise NotInside(f"{package} computes different {name} for {text!r:.100}")

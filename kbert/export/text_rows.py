@@ -121,9 +121,13 @@ class TextRows:
             size = tf.size(ends) // count
             texts = []
             for number in range(count):
-                own = splits[number * size : (number + 1) * size + 1]
-                part = pieces[own[0] : own[-1]]
-                texts.append(tf.RaggedTensor.from_row_splits(part, own - own[0], validate=False))
+                text_splits = splits[number * size : (number + 1) * size + 1]
+                part = pieces[text_splits[0] : text_splits[-1]]
+                texts.append(
+                    tf.RaggedTensor.from_row_splits(
+                        part, text_splits - text_splits[0], validate=False
+                    )
+                )
             rows = self.build(*texts)
             return {name: rows[name] for name in self.names}
 
@@ -169,12 +173,12 @@ def word_patterns(words: str) -> tuple[str, str]:
 
     def in_codes(found: re.Match) -> str:
         is_in = tf.strings.regex_full_match(texts, found.group()).numpy()
-        others = found.group().startswith("[^")
-        named = itertools.compress(_CHARACTERS, ~is_in if others else is_in)
-        return code_class(named, others=others)
+        is_negated = found.group().startswith("[^")
+        named = itertools.compress(_CHARACTERS, ~is_in if is_negated else is_in)
+        return code_class(named, others=is_negated)
 
-    before, word = (_CLASS.sub(in_codes, pattern) for pattern in PATTERNS[words])
-    return before, word
+    cut_pattern, word = (_CLASS.sub(in_codes, pattern) for pattern in PATTERNS[words])
+    return cut_pattern, word
 
 
 def final_sigma(rules: CharacterRules) -> tuple[str, str]:

@@ -56,23 +56,23 @@ def nearest(vectors: Any, queries: Any = None, k: int = 5) -> tuple[np.ndarray, 
         >>> numbers.tolist(), cosines.round(2).tolist()
         ([[0, 1]], [[1.0, 0.7400000095367432]])
     """
-    own = queries is None
-    queries = vectors if own else queries
+    among_themselves = queries is None
+    queries = vectors if among_themselves else queries
     width = np.shape(vectors)[1]
     if k < 1 or np.shape(queries)[1] != width:
         raise ValueError(
             "k must be 1 or more, and queries must be as wide as the vectors. Received: "
             f"k={k}, queries of width {np.shape(queries)[1]}, vectors of width {width}"
         )
-    kept = min(k, max(len(vectors) - own, 0))
+    size = min(k, max(len(vectors) - among_themselves, 0))
     # Each vector's own index is removed below. With duplicates it may be missing from the results.
-    cosines, numbers = best_of_array(queries, vectors, min(kept + own, len(vectors)))
+    cosines, numbers = best_of_array(queries, vectors, min(size + among_themselves, len(vectors)))
     numbers = numbers.astype(np.int64)
-    if own:
-        others = numbers != np.arange(len(numbers))[:, None]  # (N, K + 1)
-        others[others.all(1), -1] = False
-        numbers, cosines = numbers[others], cosines[others]
-    return numbers.reshape(len(queries), kept), cosines.reshape(len(queries), kept)
+    if among_themselves:
+        is_other = numbers != np.arange(len(numbers))[:, None]  # (N, K + 1)
+        is_other[is_other.all(1), -1] = False
+        numbers, cosines = numbers[is_other], cosines[is_other]
+    return numbers.reshape(len(queries), size), cosines.reshape(len(queries), size)
 
 
 class WordInContext(NamedTuple):
@@ -126,11 +126,11 @@ def word_in_context(
         >>> word_in_context(encoder, tokenizer, texts, "bank").contexts
         ['A river [bank]', 'A [bank] note']
     """
-    given = as_inputs(texts)
-    if given.second is not None or not len(given):
+    inputs = as_inputs(texts)
+    if inputs.second is not None or not len(inputs):
         raise ValueError(f"texts must be single texts, at least one. Received: {texts!r}")
-    texts = [x.decode("utf-8", "replace") if isinstance(x, bytes) else x for x in given.first]
-    found = features(
+    texts = [x.decode("utf-8", "replace") if isinstance(x, bytes) else x for x in inputs.first]
+    token_features = features(
         encoder,
         tokenizer,
         texts,
@@ -141,8 +141,8 @@ def word_in_context(
         doc_stride=doc_stride,
         verbose=0,
     )
-    vectors, places = [], []
-    for number, (text, tokens) in enumerate(zip(texts, found, strict=True)):
+    vectors, occurrences = [], []
+    for number, (text, tokens) in enumerate(zip(texts, token_features, strict=True)):
         spans = _spans(text, word)
         if not word or not spans:
             raise ValueError(
@@ -157,9 +157,9 @@ def word_in_context(
                     f"{number}"
                 )
             vectors.append(tokens.vectors[inside].mean(0))
-            places.append((number, start, end))
-    numbers, starts, ends = np.array(places).reshape(-1, 3).T
-    contexts = [_context(texts[number], start, end) for number, start, end in places]
+            occurrences.append((number, start, end))
+    numbers, starts, ends = np.array(occurrences).reshape(-1, 3).T
+    contexts = [_context(texts[number], start, end) for number, start, end in occurrences]
     return WordInContext(np.array(vectors), numbers, starts, ends, contexts)
 
 

@@ -117,12 +117,14 @@ def _extractor(encoder: keras.Model, tokenizer: Tokenizer, **settings: Any) -> E
     Its count of truncated texts begins at 0. Its compiled graphs live as long as the encoder, like
     those of Keras' `predict`.
     """
-    kept = vars(encoder).setdefault("_extractors", {}) if isinstance(encoder, keras.Model) else {}
+    extractors = (
+        vars(encoder).setdefault("_extractors", {}) if isinstance(encoder, keras.Model) else {}
+    )
     key = (id(tokenizer), repr(settings))
-    if key not in kept:
-        kept[key] = Extractor(encoder, tokenizer, **settings)
-    kept[key].cut = 0
-    return kept[key]
+    if key not in extractors:
+        extractors[key] = Extractor(encoder, tokenizer, **settings)
+    extractors[key].cut = 0
+    return extractors[key]
 
 
 def each_chunk(extractor: Extractor, texts: Any, verbose: str | int) -> Iterator:

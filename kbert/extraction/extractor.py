@@ -157,10 +157,10 @@ class Extractor:
             layout: layout of the text's full sequence.
             parts: windows of the text, each with its vectors (tokens, D).
         """
-        whole = layout.stitch(parts)
-        counted = np.full(len(whole), True) if self.special_tokens else ~layout.is_special()
+        stitched = layout.stitch(parts)
+        counted = np.full(len(stitched), True) if self.special_tokens else ~layout.is_special()
         return keras.ops.convert_to_numpy(
-            pool_tokens(whole[None], counted[None], cast(str, self.pooling), self.form.cls_last)
+            pool_tokens(stitched[None], counted[None], cast(str, self.pooling), self.form.cls_last)
         )[0]
 
     def _encode(self, texts: Texts) -> list[list[Encoded]]:
@@ -168,8 +168,8 @@ class Extractor:
         if texts.in_words:
             return [encode_words(self.tokenizer, texts.first)]
         offsets = self.words or self.with_tokens
-        given = [texts.first] if texts.second is None else [texts.first, texts.second]
-        return [encode(self.tokenizer, side, offsets=offsets) for side in given]
+        columns = [texts.first] if texts.second is None else [texts.first, texts.second]
+        return [encode(self.tokenizer, side, offsets=offsets) for side in columns]
 
     def _plan(
         self, texts: Texts, sides: Sequence[Sequence[Encoded]]
@@ -186,8 +186,8 @@ class Extractor:
         lengths = np.array([[len(text.ids) for text in side] for side in sides], np.int64)
         first, second = lengths if len(sides) == 2 else (lengths[0], np.zeros_like(lengths[0]))
         budget = self.max_length - 2 - separators
-        windows, kept = plan_windows(first, second, budget, self.doc_stride)
-        is_cut = kept.sum(1) < first + second
+        windows, limits = plan_windows(first, second, budget, self.doc_stride)
+        is_cut = limits.sum(1) < first + second
         if texts.in_words and is_cut.any():
             number = int(is_cut.argmax())
             raise ValueError(
@@ -196,7 +196,7 @@ class Extractor:
                 f"{texts.start + number}, where {budget} fit"
             )
         self.cut += int(is_cut.sum())
-        return windows, [Layout(a, b, separators, self.form.cls_last) for a, b in kept.tolist()]
+        return windows, [Layout(a, b, separators, self.form.cls_last) for a, b in limits.tolist()]
 
     def _run(
         self, rows: Rows, chosen: np.ndarray, pooling: str | None
@@ -253,16 +253,16 @@ class Extractor:
             layout: layout of its full sequence.
         """
         if self.words:
-            given = texts.first[number]
+            text = texts.first[number]
             around = (layout.begin, 2 - layout.begin)
             word_of = np.pad(encoded[0].word_of[: layout.first], around, constant_values=-1)
-            count = len(given) if texts.in_words else int(word_of.max()) + 1
+            count = len(text) if texts.in_words else int(word_of.max()) + 1
             vectors = merge_pieces(whole, word_of, count, self.merge)
-            return describe_words(vectors, given, encoded[0]) if self.with_tokens else vectors
-        kept = np.full(len(whole), True) if self.special_tokens else ~layout.is_special()
+            return describe_words(vectors, text, encoded[0]) if self.with_tokens else vectors
+        is_counted = np.full(len(whole), True) if self.special_tokens else ~layout.is_special()
         if self.with_tokens:
-            return describe_tokens(whole, self.tokenizer, encoded, layout, kept)
-        return whole[kept]
+            return describe_tokens(whole, self.tokenizer, encoded, layout, is_counted)
+        return whole[is_counted]
 
 
 def _rows_of(windows: Sequence[Window], sides: Sequence[Sequence[Encoded]]) -> Rows:

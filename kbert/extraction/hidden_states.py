@@ -76,8 +76,8 @@ def choose_layers(layers: str | int | Sequence[int], num_layers: int) -> HiddenS
             )
         return HiddenStates(tuple(indices), layers.startswith("concat"))
     single = not isinstance(layers, Sequence)
-    given: list[Any] = list(layers) if isinstance(layers, Sequence) else [layers]
-    for index in given:
+    indices_given: list[Any] = list(layers) if isinstance(layers, Sequence) else [layers]
+    for index in indices_given:
         if isinstance(index, bool) or not hasattr(index, "__index__"):
             raise ValueError(f"The index of a hidden state must be an integer. Received: {index!r}")
         if not -num_layers - 1 <= index <= num_layers:
@@ -85,6 +85,6 @@ def choose_layers(layers: str | int | Sequence[int], num_layers: int) -> HiddenS
                 f"The index must name one of the hidden states of an encoder with {num_layers} "
                 f"layers, 0 (the embeddings) to {num_layers}. Received: {index}"
             )
-    if not given:
+    if not indices_given:
         raise ValueError("layers must name at least one hidden state. Received: none")
-    return HiddenStates(tuple(int(i) % (num_layers + 1) for i in given), joined=not single)
+    return HiddenStates(tuple(int(i) % (num_layers + 1) for i in indices_given), joined=not single)

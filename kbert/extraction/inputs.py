@@ -134,9 +134,9 @@ def encode(tokenizer: Tokenizer, texts: Sequence, *, offsets: bool) -> list[Enco
     batch = tf.constant(list(texts), tf.string)
     if not offsets:
         return [Encoded(ids) for ids in as_rows(tokenizer.encode(batch))]
-    found = tokenizer.encode_with_offsets(batch, unit="character")
+    arrays = tokenizer.encode_with_offsets(batch, unit="character")
     names = ("token_ids", "starts", "ends", "word_index")
-    return [Encoded(*row) for row in zip(*(as_rows(found[name]) for name in names), strict=True)]
+    return [Encoded(*row) for row in zip(*(as_rows(arrays[name]) for name in names), strict=True)]
 
 
 def encode_words(tokenizer: Tokenizer, texts: Sequence[Sequence[str]]) -> list[Encoded]:
@@ -148,4 +148,7 @@ def encode_words(tokenizer: Tokenizer, texts: Sequence[Sequence[str]]) -> list[E
     word_of = pieces.with_values(tf.gather(word_of, pieces.value_rowids()))
     columns = [tf.RaggedTensor.from_row_lengths(x, counts) for x in (pieces, word_of)]
     ids, word_of = (as_rows(column.merge_dims(1, 2)) for column in columns)
-    return [Encoded(own, word_of=of) for own, of in zip(ids, word_of, strict=True)]
+    return [
+        Encoded(text_ids, word_of=text_word_of)
+        for text_ids, text_word_of in zip(ids, word_of, strict=True)
+    ]

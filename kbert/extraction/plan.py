@@ -108,13 +108,13 @@ class Layout(NamedTuple):
         """
         if len(windows) == 1:
             return windows[0][1]
-        whole = np.zeros((self.length, windows[0][1].shape[1]), np.float32)
+        sums = np.zeros((self.length, windows[0][1].shape[1]), np.float32)
         counts = np.zeros((self.length, 1), np.float32)
         for window, row in windows:
-            places = self.places(window)  # each column at most once
-            whole[places] += row
-            counts[places] += 1
-        return whole / counts
+            columns = self.places(window)  # each column at most once
+            sums[columns] += row
+            counts[columns] += 1
+        return sums / counts
 
 
 def plan_windows(
@@ -140,11 +140,11 @@ def plan_windows(
         [(0, 0, 2), (1, 0, 5), (1, 3, 8), (1, 6, 9)]
     """
     first, second = np.asarray(first, np.int32), np.asarray(second, np.int32)
-    kept = np.stack(pair_limits(first, second, budget), 1)
+    limits = np.stack(pair_limits(first, second, budget), 1)
     if doc_stride is None:
-        return [Window(n, 0, a, 0, b) for n, (a, b) in enumerate(kept.tolist())], kept
+        return [Window(n, 0, a, 0, b) for n, (a, b) in enumerate(limits.tolist())], limits
     windows, spans = pair_spans(first, second, budget, doc_stride)
     sides = [side for starts, sizes in spans for side in (starts, starts + sizes)]
     rows = np.stack([windows.text, *sides], 1)
-    np.maximum.at(kept, rows[:, 0], rows[:, [2, 4]])
-    return [Window(*row) for row in rows.tolist()], kept
+    np.maximum.at(limits, rows[:, 0], rows[:, [2, 4]])
+    return [Window(*row) for row in rows.tolist()], limits

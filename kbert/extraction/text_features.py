@@ -104,8 +104,8 @@ class TextFeatures:
         """
         encoder, tokenizer = self._model()
         self._width()
-        own = ("layers", "pooling", "special_tokens", "max_length", "doc_stride", "batch_size")
-        settings = {name: getattr(self, name) for name in own}
+        names = ("layers", "pooling", "special_tokens", "max_length", "doc_stride", "batch_size")
+        settings = {name: getattr(self, name) for name in names}
         # One vector per text: `_width` raises if `pooling` is None.
         return cast(np.ndarray, features(encoder, tokenizer, texts, verbose=0, **settings))
 

@@ -111,7 +111,7 @@ def write_features(
         raise FileExistsError(f"{path} already exists; remove it to write it again")
     extractor = Extractor(encoder, tokenizer, **settings)
     opened = [] if sources is None else open_sources(sources, field=field)
-    begun = {
+    identity = {
         **{name: repr(value) for name, value in sorted(settings.items())},
         "dtype": dtype,
         "sources": [source.identity() for source in opened],
@@ -120,15 +120,15 @@ def write_features(
         "weights": _checksum(encoder),
     }
     form = FORMATS[suffix](extractor.width, extractor.pooling is None, dtype)
-    output = GrowingOutput(path, {"begun": begun}, form, note, _by_todays_names, hidden=True)
-    each = _source_texts(opened, unit) if opened else rows_of(_several(texts))
-    rest = output.rest(each, repr)
+    output = GrowingOutput(path, {"begun": identity}, form, note, _by_todays_names, hidden=True)
+    items = _source_texts(opened, unit) if opened else rows_of(_several(texts))
+    remaining = output.rest(items, repr)
     if output.records:
         logging.info("%s: resuming after %d texts", path, output.records)
     extractor.cut = 0
     most = _CHARACTERS_OF_TOKENS if extractor.pooling is None else _CHARACTERS
     with output.growing(), _progress(texts, opened, verbose) as bar:
-        for chunk in chunks(rest, _TEXTS, most, _characters):
+        for chunk in chunks(remaining, _TEXTS, most, _characters):
             output.add(extractor(as_inputs(chunk, extractor.words, output.records)), chunk)
             read = sum(source.consumed for source in opened)
             bar.show(read if opened else output.records, output.records if opened else None)

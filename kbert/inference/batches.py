@@ -77,7 +77,7 @@ def pad(features: dict[str, Any]) -> dict[str, np.ndarray]:
         copies = {name: np.repeat(x[-1:], extra, axis=0) for name, x in arrays.items()}
         arrays = {name: np.concatenate([x, copies[name]]) for name, x in arrays.items()}
     if "mask_positions" in arrays:
-        places = arrays["mask_positions"].shape[1]
-        extra = next_power_of_two(places) - places
+        num_masks = arrays["mask_positions"].shape[1]
+        extra = next_power_of_two(num_masks) - num_masks
         arrays["mask_positions"] = np.pad(arrays["mask_positions"], [(0, 0), (0, extra)])
     return arrays

@@ -66,8 +66,8 @@ def _on_this_host(model: keras.Model) -> Callable:
         return [variable.value.addressable_data(0) for variable in variables]
 
     def forward(features: Tensors) -> Any:
-        found = run(own(model.trainable_variables), own(model.non_trainable_variables), features)
-        return jax.tree.map(np.asarray, found)
+        outputs = run(own(model.trainable_variables), own(model.non_trainable_variables), features)
+        return jax.tree.map(np.asarray, outputs)
 
     return forward
 
@@ -98,20 +98,20 @@ def compiled(
         >>> halve({"x": np.array([[2.0], [6.0]], "float32")}).tolist()
         [[1.0], [3.0]]
     """
-    made: dict[Any, Callable] = {}
+    functions: dict[Any, Callable] = {}
 
     def run(features: Tensors) -> Any:
         names = (frozenset(features), *(getattr(layer, "traced_variant", None) for layer in layers))
-        if names not in made and keras.backend.backend() == "tensorflow":
-            made[names] = _tensorflow_graph(function, features, jit_compile)
-        elif names not in made and is_one_of_several():
-            made[names] = _on_this_host(_Forward(function, layers))
-        elif names not in made:
-            made[names] = _Forward(function, layers).predict_on_batch
-        found = made[names](features)
+        if names not in functions and keras.backend.backend() == "tensorflow":
+            functions[names] = _tensorflow_graph(function, features, jit_compile)
+        elif names not in functions and is_one_of_several():
+            functions[names] = _on_this_host(_Forward(function, layers))
+        elif names not in functions:
+            functions[names] = _Forward(function, layers).predict_on_batch
+        outputs = functions[names](features)
         if check:
-            refuse_not_finite(by_path(found), "the model's answers")
-        return found
+            refuse_not_finite(by_path(outputs), "the model's answers")
+        return outputs
 
     return run
 
@@ -136,5 +136,5 @@ def check_sample(compute: Callable[[], Any], what: str) -> None:
         what: description of the outputs, for the message.
     """
     if not is_one_of_several():
-        found = by_path(compute())
-        refuse_not_finite({k: keras.ops.convert_to_numpy(x) for k, x in found.items()}, what)
+        outputs = by_path(compute())
+        refuse_not_finite({k: keras.ops.convert_to_numpy(x) for k, x in outputs.items()}, what)

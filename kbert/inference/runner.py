@@ -67,8 +67,8 @@ class Runner:
             The numbers of B rows, and their outputs.
         """
         for index, features in self.batches(rows, batch_size, **which):
-            found = self.forward(pad(features))
-            yield index, keras.tree.map_structure(operator.itemgetter(slice(len(index))), found)
+            outputs = self.forward(pad(features))
+            yield index, keras.tree.map_structure(operator.itemgetter(slice(len(index))), outputs)
 
     def batches(
         self,
@@ -109,16 +109,16 @@ class Runner:
             (name, x.dtype, getattr(x, "ragged_rank", 0), *x.shape[1:])
             for name, x in rows.columns.items()
         )
-        made = self._assemblers.get(kinds)
-        if made is None:
+        assembler = self._assemblers.get(kinds)
+        if assembler is None:
             specs = {name: _for_any_size(x) for name, x in rows.columns.items()}
-            made = on_cpu(
+            assembler = on_cpu(
                 lambda columns, index: self._assemble(gather(columns, index)),
                 specs,
                 tf.TensorSpec([None], tf.int64),
             )
-            self._assemblers[kinds] = made
-        return made(rows.columns, index)
+            self._assemblers[kinds] = assembler
+        return assembler(rows.columns, index)
 
 
 def token_rows(lengths: np.ndarray, **ids: tf.RaggedTensor) -> Rows:

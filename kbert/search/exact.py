@@ -74,21 +74,21 @@ def merge_block(
     Returns:
         Scores and rows, (Q, min(k, K + R)); the lower row first where scores are equal.
     """
-    found = tf.matmul(queries, block, transpose_b=True)  # (Q, R)
+    block_scores = tf.matmul(queries, block, transpose_b=True)  # (Q, R)
     size = tf.shape(block)[0]
-    found = tf.cond(
+    block_scores = tf.cond(
         start + size > end,
-        lambda: tf.where(start + tf.range(size) < end, found, -np.inf),
-        lambda: found,
+        lambda: tf.where(start + tf.range(size) < end, block_scores, -np.inf),
+        lambda: block_scores,
     )
-    best, places = tf.cond(
+    best, positions = tf.cond(
         k < size // GROUP,
-        lambda: _best_by_groups(found, k),
-        lambda: tuple(tf.math.top_k(found, tf.minimum(k, size))),
+        lambda: _best_by_groups(block_scores, k),
+        lambda: tuple(tf.math.top_k(block_scores, tf.minimum(k, size))),
     )
     # Earlier results have lower rows, and top_k returns the first of equal scores.
     scores = tf.concat([scores, best], 1)
-    rows = tf.concat([rows, start + places], 1)
+    rows = tf.concat([rows, start + positions], 1)
     scores, chosen = tf.math.top_k(scores, tf.minimum(k, tf.shape(scores)[1]))
     return scores, tf.gather(rows, chosen, batch_dims=1)
 
@@ -103,9 +103,9 @@ def _best_by_groups(found: tf.Tensor, k: tf.Tensor) -> tuple[tf.Tensor, tf.Tenso
     groups = tf.reshape(found, [tf.shape(found)[0], -1, GROUP])  # (Q, G, GROUP)
     _, chosen = tf.math.top_k(tf.reduce_max(groups, -1), k)  # (Q, k)
     chosen = tf.sort(chosen, axis=-1)  # then the first of equal scores has the lower row
-    held = tf.gather(groups, chosen, batch_dims=1)  # (Q, k, GROUP)
-    best, places = tf.math.top_k(tf.reshape(held, [tf.shape(found)[0], -1]), k)
-    return best, tf.gather(chosen, places // GROUP, batch_dims=1) * GROUP + places % GROUP
+    group_scores = tf.gather(groups, chosen, batch_dims=1)  # (Q, k, GROUP)
+    best, positions = tf.math.top_k(tf.reshape(group_scores, [tf.shape(found)[0], -1]), k)
+    return best, tf.gather(chosen, positions // GROUP, batch_dims=1) * GROUP + positions % GROUP
 
 
 def nothing(number: int | tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -169,11 +169,11 @@ def best_of_rows(
         k: results per query, K, at most N.
     """
     run = _compiled(best_rows, "score score number number")
-    found = []
+    results = []
     for start in range(0, max(len(queries), 1), QUERIES):
         with full_float32():
-            found.append(run(tf.constant(queries[start : start + QUERIES]), vectors, count, k))
-    return _joined(found)
+            results.append(run(tf.constant(queries[start : start + QUERIES]), vectors, count, k))
+    return _joined(results)
 
 
 def best_of_array(queries: Any, vectors: Any, k: int) -> tuple[np.ndarray, np.ndarray]:
@@ -186,15 +186,15 @@ def best_of_array(queries: Any, vectors: Any, k: int) -> tuple[np.ndarray, np.nd
     """
     merge = _compiled(merge_block, "score row score score number number number")
     parts = [slice(i, i + QUERIES) for i in range(0, max(len(queries), 1), QUERIES)]
-    found = [nothing(len(queries[part])) for part in parts]
+    results = [nothing(len(queries[part])) for part in parts]
     for start in range(0, len(vectors), ROWS):
         end = min(start + ROWS, len(vectors))
         block = tf.constant(padded(unit(vectors[start:end])))
         for number, part in enumerate(parts):
             with full_float32():
                 chosen = tf.constant(unit(queries[part]))
-                found[number] = merge(*found[number], chosen, block, start, end, k)
-    return _joined(found)
+                results[number] = merge(*results[number], chosen, block, start, end, k)
+    return _joined(results)
 
 
 def _joined(found: Sequence[tuple[tf.Tensor, tf.Tensor]]) -> tuple[np.ndarray, np.ndarray]:

@@ -91,9 +91,11 @@ class Index:
         metric: str = "cosine",
         backend: str = "tensorflow",
     ) -> None:
-        for name, value, known in (("metric", metric, METRICS), ("backend", backend, BACKENDS)):
-            if value not in known:
-                raise ValueError(f"`{name}` must be one of {', '.join(known)}. Received: {value!r}")
+        for name, value, choices in (("metric", metric, METRICS), ("backend", backend, BACKENDS)):
+            if value not in choices:
+                raise ValueError(
+                    f"`{name}` must be one of {', '.join(choices)}. Received: {value!r}"
+                )
         vectors = _checked(vectors, "vectors")
         if not vectors.size:
             raise ValueError(
@@ -214,8 +216,8 @@ class Index:
             raise ValueError(f"`ids` must be a list of ids. Received: {ids!r:.80}")
         if self._ids is None:
             rows = np.asarray(ids)
-            known = rows.dtype.kind in "iu" and self._has(rows)
-            if rows.size and not known:
+            are_rows = rows.dtype.kind in "iu" and self._has(rows)
+            if rows.size and not are_rows:
                 raise ValueError(
                     f"The ids of this index must be from 0 to {len(self) - 1}. Received: "
                     f"{ids!r:.80}"
@@ -320,10 +322,10 @@ class Index:
         vectors = read_safetensors(Path(folder, VECTORS_FILE)).get("vectors")
         shape = (content["count"], content["width"])
         if vectors is None or vectors.shape != shape or vectors.dtype != np.float32:
-            found = "none" if vectors is None else f"{vectors.dtype} {vectors.shape}"
+            received = "none" if vectors is None else f"{vectors.dtype} {vectors.shape}"
             raise ValueError(
                 f"{VECTORS_FILE} must have `vectors`, float32 {shape}, as in {INDEX_FILE}. "
-                f"Received: {found} in {source}"
+                f"Received: {received} in {source}"
             )
         # The vectors of another index of this size would be returned with these ids.
         if _CHECKSUM in content and content[_CHECKSUM] != fingerprints.crc32([vectors]):

@@ -86,8 +86,8 @@ def mine_negatives(
     rows_of = [index.rows_of(list(ids)) for ids in positives]
     forbidden = [{names[row] for row in rows} for rows in rows_of]
     if query_texts is not None:
-        for held, text in zip(forbidden, query_texts, strict=True):
-            held.add(text)
+        for names_of_query, text in zip(forbidden, query_texts, strict=True):
+            names_of_query.add(text)
 
     highest = np.full(len(queries), np.inf if max_score is None else max_score)
     if margin is not None or relative_margin is not None:
@@ -100,22 +100,22 @@ def mine_negatives(
         part = slice(start, start + QUERIES)
         k = skip_top + count + max(map(len, forbidden[part]))
         waiting = dict(enumerate(forbidden[part], start))
-        found: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+        hits_by_query: dict[int, tuple[np.ndarray, np.ndarray]] = {}
         while waiting:
             ranked = index.search_rows(queries[list(waiting)], k)
             for query, *hits in zip(list(waiting), *ranked, strict=True):
-                places = _first_of_each(hits[0], names, waiting[query])[skip_top:]
-                its_scores = hits[1][places]
+                positions = _first_of_each(hits[0], names, waiting[query])[skip_top:]
+                its_scores = hits[1][positions]
                 good = (its_scores <= highest[query]) & (its_scores >= lowest)
-                places = places[good][:count]
-                whole = len(hits[0]) == len(index) or hits[1][-1] < lowest
-                if len(places) == count or whole:
-                    found[query] = hits[0][places], hits[1][places]
+                positions = positions[good][:count]
+                is_exhausted = len(hits[0]) == len(index) or hits[1][-1] < lowest
+                if len(positions) == count or is_exhausted:
+                    hits_by_query[query] = hits[0][positions], hits[1][positions]
                     del waiting[query]
             k *= 4
-        for query in sorted(found):
-            rows.append(found[query][0])
-            scores.append(found[query][1])
+        for query in sorted(hits_by_query):
+            rows.append(hits_by_query[query][0])
+            scores.append(hits_by_query[query][1])
     ids = index.ids
     return Negatives([ids[x] for x in rows], scores)
 
@@ -148,12 +148,12 @@ def _first_of_each(
         names: name (text or id) of each row; equal names are duplicates.
         forbidden: names that are left out.
     """
-    seen, places = set(forbidden), []
-    for place, row in enumerate(rows.tolist()):
-        if names[row] not in seen:
-            seen.add(names[row])
-            places.append(place)
-    return np.array(places, np.int64)
+    seen_names, positions = set(forbidden), []
+    for position, row in enumerate(rows.tolist()):
+        if names[row] not in seen_names:
+            seen_names.add(names[row])
+            positions.append(position)
+    return np.array(positions, np.int64)
 
 
 def _check(
@@ -171,11 +171,11 @@ def _check(
             raise ValueError(
                 f"`{name}` must be a whole number of at least {least}. Received: {number!r}"
             )
-    given = (len(queries), len(positives), len(queries if query_texts is None else query_texts))
-    if len(set(given)) > 1:
+    lengths = (len(queries), len(positives), len(queries if query_texts is None else query_texts))
+    if len(set(lengths)) > 1:
         raise ValueError(
             "Every query must have a list of positives, and a text if `query_texts` are given. "
-            f"Received: {given[0]} queries, {given[1]} lists of positives, {given[2]} texts"
+            f"Received: {lengths[0]} queries, {lengths[1]} lists of positives, {lengths[2]} texts"
         )
     if isinstance(texts, str | bytes | Mapping):
         raise ValueError(

@@ -59,8 +59,8 @@ class TensorFlowStore:
         """Returns the variable (P, D), with all added vectors, and their number N."""
         if self._added:
             with tf.init_scope():  # outside of a graph that is being traced
-                before = [] if self._variable is None else [self._variable[: self._count].numpy()]
-                vectors = np.concatenate([*before, *self._added])
+                stored = [] if self._variable is None else [self._variable[: self._count].numpy()]
+                vectors = np.concatenate([*stored, *self._added])
                 self._variable = tf.Variable(padded(vectors), trainable=False, name="vectors")
             self._count, self._added = len(vectors), []
         return self._variable, self._count

@@ -114,12 +114,12 @@ class Client:
         Raises:
             ServiceError: the request was refused, or the service cannot be reached.
         """
-        place = "" if version is None else f"/versions/{version}"
-        path = f"/v1/models/{urllib.parse.quote(model, safe='')}{place}:predict"
-        more = {} if signature is None else {"signature_name": signature}
+        version_path = "" if version is None else f"/versions/{version}"
+        path = f"/v1/models/{urllib.parse.quote(model, safe='')}{version_path}:predict"
+        extra = {} if signature is None else {"signature_name": signature}
         answers: list[Any] = []
         for rows in self._batches(_rows(texts)):
-            answers += self._ask(path, {**more, "instances": rows})["predictions"]
+            answers += self._ask(path, {**extra, "instances": rows})["predictions"]
         return answers
 
     def embed(self, texts: Sequence[str], *, model: str | None = None) -> np.ndarray:
@@ -136,10 +136,10 @@ class Client:
             ServiceError: the request was refused, or the service cannot be reached.
             ValueError: there are no texts, so D is unknown.
         """
-        found = self._ask_texts("/embed", texts, model, "embeddings")
-        if not found:
+        embeddings = self._ask_texts("/embed", texts, model, "embeddings")
+        if not embeddings:
             raise ValueError("`texts` must have at least one text. Received: none")
-        return np.asarray(found, np.float32)
+        return np.asarray(embeddings, np.float32)
 
     def encode(self, texts: Sequence[str]) -> np.ndarray:
         """Alias of `embed`, with the name that it has in clients of bert-as-service."""
@@ -182,10 +182,10 @@ class Client:
             model: name of the model; None = the only one with the ability.
             key: key of the answers in a response.
         """
-        more = {} if model is None else {"model": model}
+        extra = {} if model is None else {"model": model}
         answers: list[Any] = []
         for some in self._batches(_as_list(texts)):
-            answers += self._ask(path, {**more, "texts": some})[key]
+            answers += self._ask(path, {**extra, "texts": some})[key]
         return answers
 
     def _batches(self, rows: list[Any]) -> list[list[Any]]:
@@ -299,8 +299,8 @@ class AsyncClient:
     async def embed(self, texts: Sequence[str], *, model: str | None = None) -> np.ndarray:
         """Returns the embeddings (N, D) float32 of N texts; see `Client.embed`."""
         batches = self._client._batches(_as_list(texts)) or [[]]
-        found = await self._gather(lambda some: [self._client.embed(some, model=model)], batches)
-        return np.concatenate(found)
+        parts = await self._gather(lambda some: [self._client.embed(some, model=model)], batches)
+        return np.concatenate(parts)
 
     async def encode(self, texts: Sequence[str]) -> np.ndarray:
         """Alias of `embed`, like `Client.encode`."""
@@ -329,7 +329,9 @@ class AsyncClient:
         """
         loop = asyncio.get_running_loop()
         waiting = (loop.run_in_executor(self._pool, ask, some) for some in batches)
-        return [answer for found in await asyncio.gather(*waiting) for answer in found]
+        return [
+            answer for batch_answers in await asyncio.gather(*waiting) for answer in batch_answers
+        ]
 
 
 def _as_list(texts: Sequence[str]) -> list[str]:

@@ -187,9 +187,9 @@ def in_chunks(signature: Signature) -> Callable[..., dict[str, tf.Tensor]]:
                 return tf.minimum(first + tf.maximum(fitting, 1), rows)
 
             outputs = run.structured_outputs
-            found = collect(part, rows, end, outputs)
-            places = tf.math.invert_permutation(order)
-            return {name: tf.gather(x, places) for name, x in found.items()}
+            ordered_outputs = collect(part, rows, end, outputs)
+            original_order = tf.math.invert_permutation(order)
+            return {name: tf.gather(x, original_order) for name, x in ordered_outputs.items()}
 
         longest = tf.reduce_max(tf.pad(tokens, [[0, 1]]))
         is_small = tf.cast(rows, tf.int64) * longest <= TOKENS_AT_ONCE
@@ -243,9 +243,11 @@ def collect(
 
     def turn(number: tf.Tensor, first: tf.Tensor, parts: Any, sizes: Any) -> tuple[Any, ...]:
         behind = end(first)
-        found = compute(first, behind)
-        sizes = {name: tf.maximum(x, tf.shape(found[name])[1:]) for name, x in sizes.items()}
-        parts = {name: x.write(number, found[name]) for name, x in parts.items()}
+        chunk_outputs = compute(first, behind)
+        sizes = {
+            name: tf.maximum(x, tf.shape(chunk_outputs[name])[1:]) for name, x in sizes.items()
+        }
+        parts = {name: x.write(number, chunk_outputs[name]) for name, x in parts.items()}
         return number + 1, behind, parts, sizes
 
     zero = tf.zeros([], tf.int32)
@@ -278,8 +280,8 @@ def _padded(
 
     def pad(number: tf.Tensor, padded: tf.TensorArray) -> tuple[tf.Tensor, tf.TensorArray]:
         part = parts.read(number)
-        more = tf.pad((sizes - tf.shape(part)[1:])[:, None], [[1, 0], [1, 0]])
-        return number + 1, padded.write(number, tf.pad(part, more))
+        paddings = tf.pad((sizes - tf.shape(part)[1:])[:, None], [[1, 0], [1, 0]])
+        return number + 1, padded.write(number, tf.pad(part, paddings))
 
     start = (tf.zeros([], tf.int32), padded)
     return tf.while_loop(lambda number, _: number < turns, pad, start, parallel_iterations=1)[1]
@@ -342,11 +344,11 @@ def _refuse_longer(name: str, texts: tf.Tensor, max_bytes: int) -> Any:
     sizes = row_bytes(texts)
     row = tf.argmax(tf.pad(sizes, [[0, 1]]), output_type=tf.int32)
     longest = tf.reduce_max(tf.pad(sizes, [[0, 1]]))
-    what = "a text" if texts.shape.rank == 1 else "the strings of a row together"
+    subject = "a text" if texts.shape.rank == 1 else "the strings of a row together"
     return tf.debugging.Assert(
         longest <= max_bytes,
         [
-            f"{name}: {what} must have at most {max_bytes} bytes; the export's `max_bytes` sets "
+            f"{name}: {subject} must have at most {max_bytes} bytes; the export's `max_bytes` sets "
             "another limit. Received: bytes, in row:",
             tf.strings.as_string(longest),
             row,

@@ -76,8 +76,8 @@ class RowFunction:
     @property
     def whole(self) -> frozenset[str]:
         """Names of the outputs of integer type."""
-        found = self.concrete.structured_outputs
-        return frozenset(name for name, x in found.items() if x.dtype.is_integer)
+        outputs = self.concrete.structured_outputs
+        return frozenset(name for name, x in outputs.items() if x.dtype.is_integer)
 
     @functools.cached_property
     def outputs(self) -> dict[str, tuple[str | int, ...]]:
@@ -121,15 +121,15 @@ def differences(rows: RowFunction, samples: Sequence[Mapping[str, np.ndarray]], 
         Name of an output -> largest difference, relative to the largest absolute value of
         TensorFlow's output; for integers a share from 0 to 1.
     """
-    found: dict[str, list[np.ndarray]] = {name: [] for name in rows.outputs}
+    absolute_differences: dict[str, list[np.ndarray]] = {name: [] for name in rows.outputs}
     sizes: dict[str, float] = dict.fromkeys(rows.outputs, _LEAST)
-    whole = rows.whole
+    integer_outputs = rows.whole
     wrong: dict[str, list[np.ndarray]] = {name: [] for name in rows.outputs}
     for features in samples:
-        expected, given = rows.run(features), run(features)
+        expected, outputs = rows.run(features), run(features)
         for name, axes in rows.outputs.items():
-            ours, theirs = expected[name], np.asarray(given[name])
-            if name in whole:
+            ours, theirs = expected[name], np.asarray(outputs[name])
+            if name in integer_outputs:
                 wrong[name].append((ours != theirs).reshape(len(ours), -1).any(axis=1))
                 continue
             theirs = theirs.astype(np.float32)
@@ -137,13 +137,13 @@ def differences(rows: RowFunction, samples: Sequence[Mapping[str, np.ndarray]], 
             if axes[:2] == ("batch", "length"):
                 real = np.asarray(features["padding_mask"]).astype(bool)
                 counts &= real.reshape(*real.shape, *[1] * (ours.ndim - 2))
-            found[name].append(np.abs(ours - theirs)[counts])
+            absolute_differences[name].append(np.abs(ours - theirs)[counts])
             sizes[name] = max(sizes[name], np.abs(ours[counts]).max(initial=0.0))
     return {
         name: float(np.concatenate(wrong[name]).mean())
         if wrong[name]
-        else float(np.concatenate(each).max(initial=0.0) / sizes[name])
-        for name, each in found.items()
+        else float(np.concatenate(arrays).max(initial=0.0) / sizes[name])
+        for name, arrays in absolute_differences.items()
     }
 
 

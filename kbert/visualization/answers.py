@@ -53,16 +53,16 @@ def probability_bars(
     colours = [COLOURS[0]] + ["#9ecae1"] * (len(ranked) - 1)
     bars = axes.barh(range(len(ranked)), [value for _, value in ranked], 0.62, color=colours)
     for bar, (_, value) in zip(bars, ranked, strict=True):
-        place = (value + 0.01, bar.get_y() + bar.get_height() / 2)
-        axes.text(*place, _percent(value), va="center", **style(fontsize=11))
+        position = (value + 0.01, bar.get_y() + bar.get_height() / 2)
+        axes.text(*position, _percent(value), va="center", **style(fontsize=11))
     axes.set_xlim(0, 1.12)
     axes.set_ylim(len(ranked) - 0.45, -0.55)
     label_axis(axes.yaxis, [name for name, _ in ranked], fontsize=11)
     axes.set_xticks([])
     bare(axes, "left")
     if len(ranked) < len(probabilities):
-        left = f"and {len(probabilities) - len(ranked):,} less probable"
-        axes.set_xlabel(left, loc="left", **style(color=GREY, fontsize=9))
+        remainder = f"and {len(probabilities) - len(ranked):,} less probable"
+        axes.set_xlabel(remainder, loc="left", **style(color=GREY, fontsize=9))
     set_title(axes, title)
     return figure
 

@@ -426,13 +426,13 @@ def _name_sides(axes: "Axes", weights: Weights, font: float, named: bool, alone:
         (axes, weights.rows, weights.row_title),
         (right, weights.columns, weights.column_title),
     )
-    for side, names, what in sides:
+    for side, names, side_title in sides:
         if named:
             label_axis(side.yaxis, _shorter(names), fontsize=font)
         else:
             side.set_yticks([])
         if alone:
-            side.set_ylabel(what, **style(color=GREY))
+            side.set_ylabel(side_title, **style(color=GREY))
         side.set_xticks([])
         side.set_facecolor("none")
         bare(side)

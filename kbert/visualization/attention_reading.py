@@ -210,12 +210,12 @@ def _encoder(
     if task is None:
         if not encoder.config.num_segments:
             inputs.pop("segment_ids")
-        found = encoder(inputs, return_attention=True)
+        outputs = encoder(inputs, return_attention=True)
     else:  # the task adds its global tokens
         with capturing(encoder, return_attention=True):
-            found = task.encode(inputs)
+            outputs = task.encode(inputs)
     names = token_names(tokenizer, inputs["token_ids"][0])
-    return {"encoder": _weights(found["attention"], names, names, TITLES)}
+    return {"encoder": _weights(outputs["attention"], names, names, TITLES)}
 
 
 def _decoder(
@@ -230,9 +230,9 @@ def _decoder(
             f"The text of a decoder must have at least one token. Received: {texts[0]!r}"
         )
     _check_length("of the text", len(ids), decoder.config.max_positions)
-    found = decoder({"token_ids": ids[None]}, return_attention=True)
+    outputs = decoder({"token_ids": ids[None]}, return_attention=True)
     names = token_names(tokenizer, ids)
-    return {"decoder": _weights(found["attention"], names, names, TITLES)}
+    return {"decoder": _weights(outputs["attention"], names, names, TITLES)}
 
 
 def _seq2seq(
@@ -254,12 +254,12 @@ def _seq2seq(
     _check_length("of the source, its end included", len(source), most)
     _check_length("of the target, its beginning included", len(read), most)
     inputs = {"encoder_token_ids": source[None], "decoder_token_ids": read[None]}
-    found = seq2seq(inputs, return_attention=True)
+    outputs = seq2seq(inputs, return_attention=True)
     source, read, written = (token_names(tokenizer, x) for x in (source, read, written))
     return {
-        "cross": _weights(found["cross_attention"], written, source, _CROSS_TITLES),
-        "encoder": _weights(found["encoder_attention"], source, source, TITLES),
-        "decoder": _weights(found["attention"], read, read, TITLES),
+        "cross": _weights(outputs["cross_attention"], written, source, _CROSS_TITLES),
+        "encoder": _weights(outputs["encoder_attention"], source, source, TITLES),
+        "decoder": _weights(outputs["attention"], read, read, TITLES),
     }
 
 

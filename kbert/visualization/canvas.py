@@ -38,8 +38,10 @@ def fonts() -> tuple[str, ...]:
     from matplotlib.font_manager import get_font_names
 
     installed = set(get_font_names())
-    found = (next((name for name in kind if name in installed), None) for kind in _OTHER_FONTS)
-    return ("DejaVu Sans", *filter(None, found))
+    other_fonts = (
+        next((name for name in kind if name in installed), None) for kind in _OTHER_FONTS
+    )
+    return ("DejaVu Sans", *filter(None, other_fonts))
 
 
 def new_figure(width: float, height: float, *, layout: str | None = "constrained") -> Any:

@@ -36,22 +36,22 @@ def flow(boxes: Sequence[Box], width: float, title: str | None) -> Any:
         width: width of the figure in inches; its height follows from the number of lines.
         title: title above the boxes; None for none.
     """
-    places = []  # (box, x, width, line), in inches
+    placed = []  # (box, x, width, line), in inches
     x, line = 0.0, 0
     for box in boxes:
-        own = max(_width(box.text, _FONT), _width(box.label, _SMALL)) + 2 * _PAD
-        if x and x + own > width - 0.3:
+        box_width = max(_width(box.text, _FONT), _width(box.label, _SMALL)) + 2 * _PAD
+        if x and x + box_width > width - 0.3:
             x, line = 0.0, line + 1
-        places.append((box, x, own, line))
-        x += own + _GAP
+        placed.append((box, x, box_width, line))
+        x += box_width + _GAP
     height = (line + 1) * _LINE
     figure = new_figure(width, height + 0.2 + 0.4 * (title is not None), layout=None)
     total = figure.get_figheight()
     axes = figure.add_axes((0.15 / width, 0.1 / total, 1 - 0.3 / width, height / total))
     axes.set(xlim=(0, width - 0.3), ylim=(height, 0))
     axes.axis("off")
-    for box, left, own, number in places:
-        _draw(axes, box, left, own, number * _LINE)
+    for box, left, box_width, number in placed:
+        _draw(axes, box, left, box_width, number * _LINE)
     set_title(axes, title)
     return figure
 
@@ -72,10 +72,10 @@ def _draw(axes: "Axes", box: Box, left: float, width: float, top: float) -> None
                 edgecolor=box.colour,
             )
         )
-    place = {"ha": "center", "va": "center"}
-    axes.text(centre, top + 0.18, box.text, **style(fontsize=_FONT, **place))
+    alignment = {"ha": "center", "va": "center"}
+    axes.text(centre, top + 0.18, box.text, **style(fontsize=_FONT, **alignment))
     if box.label:
-        axes.text(centre, top + 0.43, box.label, **style(fontsize=_SMALL, color=GREY, **place))
+        axes.text(centre, top + 0.43, box.label, **style(fontsize=_SMALL, color=GREY, **alignment))
 
 
 def _width(text: str, size: float) -> float:

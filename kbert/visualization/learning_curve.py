@@ -68,17 +68,17 @@ def learning_curve(
     numbers = np.array([step["step"] for step in steps], "int64")
     figure = new_figure(7.5, 0.8 + 2.2 * len(values))
     panels = figure.subplots(len(values), 1, sharex=True, squeeze=False)[:, 0]
-    for place, (axes, name) in enumerate(zip(panels, values, strict=True)):
-        found = np.array([step[name] for step in steps], "float64")
-        smooth = _running_mean(found, max(1, round(_SPAN * len(found))))
-        colour = COLOURS[place % len(COLOURS)]
-        axes.plot(numbers, found, color=colour, alpha=0.3, linewidth=0.8)
+    for number, (axes, name) in enumerate(zip(panels, values, strict=True)):
+        curve = np.array([step[name] for step in steps], "float64")
+        smooth = _running_mean(curve, max(1, round(_SPAN * len(curve))))
+        colour = COLOURS[number % len(COLOURS)]
+        axes.plot(numbers, curve, color=colour, alpha=0.3, linewidth=0.8)
         axes.plot(numbers, smooth, color=colour, linewidth=2)
-        for step, what in (changes or {}).items():
+        for step, change in (changes or {}).items():
             axes.axvline(step, color="#999999", linewidth=1, linestyle=(0, (4, 4)))
-            if place == 0:
+            if number == 0:
                 axes.annotate(
-                    shown(what, 24),
+                    shown(change, 24),
                     (step, 1),
                     (4, -4),
                     xycoords=axes.get_xaxis_transform(),
@@ -117,10 +117,10 @@ def _running_mean(values: np.ndarray, span: int) -> np.ndarray:
 
     NaN and infinity are skipped; a mean of none is NaN.
     """
-    known = np.isfinite(values)
-    sums = np.concatenate([[0.0], np.cumsum(np.where(known, values, 0.0))])
-    counts = np.concatenate([[0], np.cumsum(known)])
-    places = np.arange(len(values))
-    first, last = np.maximum(places - span, 0), np.minimum(places + span + 1, len(values))
+    is_finite = np.isfinite(values)
+    sums = np.concatenate([[0.0], np.cumsum(np.where(is_finite, values, 0.0))])
+    counts = np.concatenate([[0], np.cumsum(is_finite)])
+    positions = np.arange(len(values))
+    first, last = np.maximum(positions - span, 0), np.minimum(positions + span + 1, len(values))
     count = counts[last] - counts[first]
     return np.where(count > 0, (sums[last] - sums[first]) / np.maximum(count, 1), np.nan)

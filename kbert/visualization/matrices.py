@@ -158,8 +158,8 @@ def _cells(
     for row, column in np.ndindex(values.shape):
         dark = _luminance(image.to_rgba(values[row, column])) < _DARK
         colour = "white" if dark else "black"
-        place = {"ha": "center", "va": "center", "color": colour, "fontsize": font}
-        axes.text(column, row, numbers[row][column], **style(**place))
+        text_style = {"ha": "center", "va": "center", "color": colour, "fontsize": font}
+        axes.text(column, row, numbers[row][column], **style(**text_style))
     axes.set_xticks(np.arange(len(columns) + 1) - 0.5, minor=True)
     axes.set_yticks(np.arange(len(rows) + 1) - 0.5, minor=True)
     axes.grid(which="minor", color="white", linewidth=1.5)

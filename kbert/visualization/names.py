@@ -40,10 +40,10 @@ def name_points(
     figure.draw_without_rendering()  # positions are known only once the axes have their size
     renderer = figure.canvas.get_renderer()
     frame = axes.get_window_extent(renderer).extents
-    taken = [(x - 5, y - 5, x + 5, y + 5) for x, y in axes.transData.transform(points)]
+    occupied = [(x - 5, y - 5, x + 5, y + 5) for x, y in axes.transData.transform(points)]
     for x0, y0, x1, y1 in obstacles:
         corners = axes.transData.transform([(x0, y0), (x1, y1)])
-        taken.append((*(corners[0] - 2), *(corners[1] + 2)))
+        occupied.append((*(corners[0] - 2), *(corners[1] + 2)))
     written: list[Any] = []
     for point, name in zip(points, names, strict=True):
         text = axes.annotate(
@@ -57,14 +57,14 @@ def name_points(
         )
         text.set_in_layout(False)  # so that the axes keep their size
         cost = {}
-        for place in _PLACES:
-            box = _box_at(text, place, renderer)
-            cost[place] = (
-                3 * sum(_meet(box, other) for other in written)
-                + sum(_meet(box, other) for other in taken)
+        for offset in _PLACES:
+            box = _box_at(text, offset, renderer)
+            cost[offset] = (
+                3 * sum(_meet(box, other_box) for other_box in written)
+                + sum(_meet(box, other_box) for other_box in occupied)
                 + 10 * _outside(box, frame)
             )
-            if not cost[place]:
+            if not cost[offset]:
                 break
         written.append(_box_at(text, min(cost, key=cost.__getitem__), renderer))
 

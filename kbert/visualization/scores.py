@@ -59,19 +59,19 @@ def layer_scores(
     row = 0.38 if len(models) == 1 else 0.55  # inches
     figure = new_figure(7.5, 1.1 + row * len(rows) + 0.4 * (len(models) > 1))
     axes = figure.add_subplot()
-    places = np.arange(len(rows))
+    positions = np.arange(len(rows))
     spread = max(np.ptp(values), 0.01)
     for number, model in enumerate(models):
         colour = COLOURS[number % len(COLOURS)]
         column = values[:, number]
         mark = MARKS[number % len(MARKS)]
-        axes.plot(column, places, mark, color=colour, markersize=8, label=shown(model), zorder=3)
+        axes.plot(column, positions, mark, color=colour, markersize=8, label=shown(model), zorder=3)
         # Alternately above and below, so that the numbers of two models do not overlap.
-        for place, score in zip(places, column, strict=True):
+        for position, score in zip(positions, column, strict=True):
             best = score == column.max()
             axes.annotate(
                 f"{score:.3f}",
-                (score, place),
+                (score, position),
                 (0, 7) if number % 2 == 0 else (0, -15),
                 textcoords="offset points",
                 ha="center",
@@ -81,7 +81,7 @@ def layer_scores(
     axes.set_ylim(len(rows) - 0.4, -0.65)
     axes.set_xlabel(shown(metric), **style())
     label_axis(axes.yaxis, list(rows), fontsize=10)
-    axes.hlines(places, 0, 1, color="#dddddd", transform=axes.get_yaxis_transform(), zorder=1)
+    axes.hlines(positions, 0, 1, color="#dddddd", transform=axes.get_yaxis_transform(), zorder=1)
     bare(axes, "bottom")
     if len(models) > 1:
         add_legend(figure)

@@ -75,9 +75,9 @@ def trade_off(
     label = "forward time (ms)"
     if cost == "parameters":
         unit, word = (1e6, "millions") if max(map(np.max, costs)) >= 1e6 else (1e3, "thousands")
-        costs, label = [found / unit for found in costs], f"parameters ({word})"
+        costs, label = [values / unit for values in costs], f"parameters ({word})"
     elif cost == "size":
-        costs, label = [found / 1e6 for found in costs], "size on the disk (MB)"
+        costs, label = [values / 1e6 for values in costs], "size on the disk (MB)"
     points = np.array([(x.mean(), y.mean()) for x, y in zip(costs, scores, strict=True)])
     spreads = np.array([(_spread(x), _spread(y)) for x, y in zip(costs, scores, strict=True)])
     best = None if teacher is None else points[list(table).index(teacher), 1]
@@ -105,7 +105,7 @@ def trade_off(
             zorder=3,
         )
     names = [
-        f"{shown(name, 30)}: {_number(found)}" for name, found in zip(table, scores, strict=True)
+        f"{shown(name, 30)}: {_number(values)}" for name, values in zip(table, scores, strict=True)
     ]
     crosses = [
         (x, y - tall, x, y + tall) for (x, y), (_, tall) in zip(points, spreads, strict=True)
@@ -128,14 +128,14 @@ def _values(name: str, row: Mapping[str, Any], key: str) -> np.ndarray:
         raise ValueError(
             f"Each model of the table must have a {key!r}. Received: {row!r} for {name!r}"
         )
-    found = np.atleast_1d(np.asarray(row[key], "float64"))
-    good = found.ndim == 1 and found.size and np.isfinite(found).all()
-    if not good or (key != "score" and (found <= 0).any()):
+    values = np.atleast_1d(np.asarray(row[key], "float64"))
+    good = values.ndim == 1 and values.size and np.isfinite(values).all()
+    if not good or (key != "score" and (values <= 0).any()):
         rule = "finite" if key == "score" else "finite and above 0"
         raise ValueError(
             f"Values of {key!r} must be numbers, {rule}. Received: {row[key]!r} for {name!r}"
         )
-    return found
+    return values
 
 
 def _spread(values: np.ndarray) -> float:

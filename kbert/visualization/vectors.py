@@ -175,22 +175,22 @@ def projection(
         chosen = _far_apart(points, _NAMES)
         names = [shown(texts[i], 24) for i in chosen]
         # With many more points than names, no position is free of points.
-        others = np.delete(points, chosen, axis=0)
-        others = others if len(points) <= 10 * _NAMES else others[:0]
-        name_points(figure, axes, points[chosen], names, [(*x, *x) for x in others])
+        unnamed = np.delete(points, chosen, axis=0)
+        unnamed = unnamed if len(points) <= 10 * _NAMES else unnamed[:0]
+        name_points(figure, axes, points[chosen], names, [(*x, *x) for x in unnamed])
     return figure
 
 
 def _draw_labels(axes: Any, points: np.ndarray, labels: Sequence[str]) -> None:
     """Draws points (N, 2) in the colour and mark of their label; rare labels are grey."""
     counts = Counter(labels)
-    own = {label for label, _ in counts.most_common(_LABELS)}
-    kinds = [label for label in dict.fromkeys(labels) if label in own]
+    shown_labels = {label for label, _ in counts.most_common(_LABELS)}
+    kinds = [label for label in dict.fromkeys(labels) if label in shown_labels]
     # Many points are drawn smaller and lighter, so that they do not merge.
     size = 48 * min(1.0, (50 / len(points)) ** 0.35)
     look = {"s": size, "alpha": 0.9 if len(points) <= 200 else 0.7, "linewidths": 0}
     array = np.array(labels)
-    others = points[~np.isin(array, kinds)]
+    other_points = points[~np.isin(array, kinds)]
     for number, kind in enumerate(kinds):
         colour = COLOURS[number % len(COLOURS)]
         mark = MARKS[(number + number // len(COLOURS)) % len(MARKS)]
@@ -204,10 +204,15 @@ def _draw_labels(axes: Any, points: np.ndarray, labels: Sequence[str]) -> None:
             zorder=order,
             **look,
         )
-    if len(others):
-        left = len(counts) - len(kinds)
+    if len(other_points):
+        num_others = len(counts) - len(kinds)
         axes.scatter(
-            *others.T, color="#cccccc", marker="o", label=f"{left} others", zorder=2, **look
+            *other_points.T,
+            color="#cccccc",
+            marker="o",
+            label=f"{num_others} others",
+            zorder=2,
+            **look,
         )
 
 

@@ -46,7 +46,7 @@ class Subwords:
         if word == _END_OF_SENTENCE or not len(self.table):
             return []
         letters = [letter.encode() for letter in f"<{word}>"]
-        found = []
+        hashes = []
         for start in range(len(letters)):
             value = 2166136261  # FNV-1a, with bytes above 127 as negative numbers
             for count, letter in enumerate(letters[start : start + self.longest], 1):
@@ -55,8 +55,8 @@ class Subwords:
                     value = ((value ^ byte) * 16777619) & 0xFFFFFFFF
                 at_the_edge = start == 0 or start + count == len(letters)
                 if count >= self.shortest and not (count == 1 and at_the_edge):
-                    found.append(value % len(self.table))
-        return found
+                    hashes.append(value % len(self.table))
+        return hashes
 
     def vector(self, word: str) -> np.ndarray:
         """Returns the vector (D,) of an unseen word: the mean over its n-grams, zeros without any.
@@ -93,7 +93,7 @@ def read_fasttext(path: str, limit: int | None) -> tuple[list[str], np.ndarray, 
         ValueError: the file has another version, is quantised, or its parts do not fit together.
     """
     path = local_only(path, "A fastText file, which is mapped into memory,")
-    found = Collected(path)
+    collected = Collected(path)
     with open(path, "rb") as file:
         magic, version = file.read(4), _read(file, struct.Struct("<i"), path)[0]
         if magic != MAGIC or version != _VERSION:
@@ -130,11 +130,11 @@ def read_fasttext(path: str, limit: int | None) -> tuple[list[str], np.ndarray, 
     used = bucket if longest else 0
     subwords = Subwords(table[num_words : num_words + used], max(shortest, 1), longest)
     for number, word in enumerate(words[:num_words][:limit]):
-        own = table[number]
+        word_vector = table[number]
         grams = subwords.rows(word)
-        total = own + subwords.table[grams].sum(0) if grams else own
-        found.add(word, total / np.float32(1 + len(grams)), f"{path}, word {number + 1}")
-    return *found.result(), subwords
+        total = word_vector + subwords.table[grams].sum(0) if grams else word_vector
+        collected.add(word, total / np.float32(1 + len(grams)), f"{path}, word {number + 1}")
+    return *collected.result(), subwords
 
 
 def _checked(size: int, words: int, labels: int, file: BinaryIO, path: str) -> int:
@@ -147,11 +147,12 @@ def _checked(size: int, words: int, labels: int, file: BinaryIO, path: str) -> i
         file: file at the first entry.
         path: path of the file, for the message.
     """
-    left = os.fstat(file.fileno()).st_size - file.tell()
-    if not 0 < words <= size or labels != size - words or 10 * size > left:
+    bytes_left = os.fstat(file.fileno()).st_size - file.tell()
+    if not 0 < words <= size or labels != size - words or 10 * size > bytes_left:
         raise ValueError(
             "A dictionary must have words, followed by labels, each of at least 10 bytes. "
-            f"Received: {size} entries, {words} words, {labels} labels and {left} bytes in {path}"
+            f"Received: {size} entries, {words} words, {labels} labels and {bytes_left} bytes in "
+            f"{path}"
         )
     return size
 

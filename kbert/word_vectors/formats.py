@@ -106,7 +106,7 @@ def read_text(path: str, limit: int | None) -> tuple[list[str], np.ndarray]:
         ValueError: the file ends early, a vector has another width or a number that is not finite,
             or a word is not UTF-8.
     """
-    found = Collected(path)
+    collected = Collected(path)
     declared = width = None
     read = 0
     for number, line in DataFile(path).numbered_lines(_MAX_LINE_BYTES, "a word and its vector"):
@@ -116,16 +116,16 @@ def read_text(path: str, limit: int | None) -> tuple[list[str], np.ndarray]:
             declared, width = sizes
             continue
         if limit is not None and read == limit:
-            return found.result()
+            return collected.result()
         word, vector = _parsed(where, text, width)
         width = len(vector)
-        found.add(word, vector, where)
+        collected.add(word, vector, where)
         read += 1
     if declared is not None and read != declared:
         raise ValueError(
             f"{path} must have as many vectors as its header declares, {declared}. Received: {read}"
         )
-    return found.result()
+    return collected.result()
 
 
 def read_binary(path: str, limit: int | None) -> tuple[list[str], np.ndarray]:
@@ -145,7 +145,7 @@ def read_binary(path: str, limit: int | None) -> tuple[list[str], np.ndarray]:
         ValueError: the file ends early, a vector has a number that is not finite, or a word is not
             UTF-8.
     """
-    found = Collected(path)
+    collected = Collected(path)
     with _opened(path) as file:
         header = file.readline(_MAX_WORD_BYTES).decode("ascii", "replace")
         if (sizes := _header(header.rstrip())) is None:
@@ -163,8 +163,8 @@ def read_binary(path: str, limit: int | None) -> tuple[list[str], np.ndarray]:
                     f"{where}: a vector must have {4 * width} bytes. Received: {len(content)}, "
                     "then the file ends"
                 )
-            found.add(word, np.frombuffer(content, "<f4"), where)
-    return found.result()
+            collected.add(word, np.frombuffer(content, "<f4"), where)
+    return collected.result()
 
 
 def write_text(path: PathLike, words: list[str], vectors: np.ndarray, header: bool) -> None:

@@ -86,9 +86,9 @@ def train_skip_gram(
         )
     words, counts, ids, sentences = _encoded(texts, min_count, lowercase)
     shares = counts / counts.sum()
-    kept = np.ones(len(words))
+    keep_shares = np.ones(len(words))
     if subsample is not None:
-        kept = np.minimum(np.sqrt(subsample / shares) + subsample / shares, 1.0)
+        keep_shares = np.minimum(np.sqrt(subsample / shares) + subsample / shares, 1.0)
     drawn = np.cumsum(counts**_POWER)
     tables = _Tables(len(words), width, negatives, seed)
     starts = range(0, len(ids), _BLOCK)
@@ -97,16 +97,16 @@ def train_skip_gram(
             for block, start in enumerate(starts):
                 rng = np.random.default_rng([seed, epoch, block])
                 part = slice(start, start + _BLOCK)
-                pairs = _pairs(ids[part], sentences[part], kept, window, rng)
-                done = epoch * len(ids) + start
+                pairs = _pairs(ids[part], sentences[part], keep_shares, window, rng)
+                tokens_before = epoch * len(ids) + start
                 for i in range(0, len(pairs), batch_size):
-                    share = (done + len(ids[part]) * i / len(pairs)) / (epochs * len(ids))
+                    share = (tokens_before + len(ids[part]) * i / len(pairs)) / (epochs * len(ids))
                     batch = pairs[i : i + batch_size]
                     random = rng.random((len(batch), negatives)) * drawn[-1]
-                    others = np.searchsorted(drawn, random, side="right").astype(np.int32)
+                    negative_ids = np.searchsorted(drawn, random, side="right").astype(np.int32)
                     rate = learning_rate * max(1 - share, _LEAST_RATE)
-                    tables.step(batch[:, 0], batch[:, 1], others, rate)
-                bar.show(done + len(ids[part]))
+                    tables.step(batch[:, 0], batch[:, 1], negative_ids, rate)
+                bar.show(tokens_before + len(ids[part]))
     return WordVectors(words, tables.words.numpy())
 
 
@@ -120,8 +120,10 @@ class _Tables:
         self.contexts = tf.Variable(tf.zeros([count, width]))
         self._squares = [tf.Variable(tf.fill([count, width], _ACCUMULATED)) for _ in range(2)]
         pair, rate = tf.TensorSpec([None], tf.int32), tf.TensorSpec([], tf.float32)
-        others = tf.TensorSpec([None, negatives], tf.int32)
-        self._run = graph(self._step, autograph=False, input_signature=[pair, pair, others, rate])
+        negative_ids = tf.TensorSpec([None, negatives], tf.int32)
+        self._run = graph(
+            self._step, autograph=False, input_signature=[pair, pair, negative_ids, rate]
+        )
 
     def step(self, centre: Any, context: Any, others: Any, rate: float) -> None:
         """Runs one update on P pairs.
@@ -165,8 +167,8 @@ def _adagrad(
         slopes: gradient of each of `ids`, (…, D).
         rate: learning rate.
     """
-    rows, places = tf.unique(ids)
-    slopes = tf.math.unsorted_segment_sum(slopes, places, tf.size(rows))
+    rows, positions = tf.unique(ids)
+    slopes = tf.math.unsorted_segment_sum(slopes, positions, tf.size(rows))
     squares.scatter_add(tf.IndexedSlices(slopes**2, rows))
     table.scatter_sub(
         tf.IndexedSlices(rate * slopes * tf.math.rsqrt(tf.gather(squares, rows)), rows)
@@ -192,16 +194,18 @@ def _encoded(
     """
     if isinstance(texts, str):
         raise ValueError(f"`texts` must be several texts. Received: one string, {texts!r:.60}")
-    known: dict[str, int] = {}
+    known_words: dict[str, int] = {}
     blocks: list[np.ndarray] = []
     lengths: list[int] = []
     for text in column_or_rows(texts):
-        found = [known.setdefault(word, len(known)) for word in split_words(text, lowercase)]
-        blocks.append(np.array(found, np.int32))
-        lengths.append(len(found))
+        word_ids = [
+            known_words.setdefault(word, len(known_words)) for word in split_words(text, lowercase)
+        ]
+        blocks.append(np.array(word_ids, np.int32))
+        lengths.append(len(word_ids))
     ids = np.concatenate(blocks) if blocks else np.zeros(0, np.int32)
-    counts = np.bincount(ids, minlength=len(known))
-    names = [*known]
+    counts = np.bincount(ids, minlength=len(known_words))
+    names = [*known_words]
     order = [row for row in range(len(names)) if counts[row] >= min_count]
     order.sort(key=lambda row: (-counts[row], names[row]))
     if len(order) < 2:
@@ -213,8 +217,8 @@ def _encoded(
     number[order] = np.arange(len(order))
     sentences = np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)
     ids = number[ids]
-    there = ids >= 0
-    return [names[row] for row in order], counts[order], ids[there], sentences[there]
+    is_frequent = ids >= 0
+    return [names[row] for row in order], counts[order], ids[is_frequent], sentences[is_frequent]
 
 
 def _pairs(
@@ -233,8 +237,8 @@ def _pairs(
         window: largest distance between the two tokens; each word draws one up to it.
         rng: random generator.
     """
-    there = rng.random(len(ids)) < kept[ids]
-    ids, sentences = ids[there], sentences[there]
+    is_kept = rng.random(len(ids)) < kept[ids]
+    ids, sentences = ids[is_kept], sentences[is_kept]
     widths = rng.integers(1, window + 1, len(ids))
     return rng.permutation(np.concatenate([*_sides(ids, sentences, widths, window)]))
 
@@ -254,9 +258,9 @@ def _sides(
     for apart in range(1, min(window, len(ids) - 1) + 1):
         left, right = slice(None, -apart), slice(apart, None)
         together = sentences[left] == sentences[right]
-        for one, other in ((left, right), (right, left)):
-            reached = together & (widths[one] >= apart)
-            yield np.stack([ids[one][reached], ids[other][reached]], 1)
+        for centre, context in ((left, right), (right, left)):
+            reached = together & (widths[centre] >= apart)
+            yield np.stack([ids[centre][reached], ids[context][reached]], 1)
 
 
 def _check(name: str, value: Any) -> None:

@@ -170,17 +170,17 @@ class WordVectors:
             KeyError: a word has no vector.
         """
         words = [words] if isinstance(words, str) else list(words)
-        found = np.zeros((len(words), self.width), np.float32)
+        array = np.zeros((len(words), self.width), np.float32)
         missing = []
         for row, word in enumerate(words):
             if (vector := self._vector(word if isinstance(word, str) else word.decode())) is None:
                 missing.append(word)
             else:
-                found[row] = vector
+                array[row] = vector
         if missing:
             shown = ", ".join(map(repr, missing[:5]))
             raise KeyError(f"Words must have a vector. Received: {shown}")
-        return found
+        return array
 
     def text_vectors(self, texts: Iterable[str], lowercase: bool = True) -> np.ndarray:
         """Returns the mean word vector of each text: features for a classifier.
@@ -192,12 +192,12 @@ class WordVectors:
         Returns:
             (N, D) float32; zeros for a text in which no word has a vector.
         """
-        found = np.zeros((len(texts := as_texts(texts)), self.width), np.float32)
+        array = np.zeros((len(texts := as_texts(texts)), self.width), np.float32)
         for row, text in enumerate(texts):
             vectors = [self._vector(word) for word in split_words(text, lowercase)]
             if vectors := [vector for vector in vectors if vector is not None]:
-                found[row] = np.mean(vectors, axis=0)
-        return found
+                array[row] = np.mean(vectors, axis=0)
+        return array
 
     def nearest(self, word: str, k: int = 10) -> list[tuple[str, float]]:
         """Returns the words with the highest cosine to a word, without the word itself.

@@ -98,26 +98,29 @@ def _read_from_outside(node: Any, body: Any, graph: Any) -> None:
     same = {x.output[0]: x.input[0] for x in body.node if x.op_type == "Identity"}
     # A loop has a count and a condition before the values that it carries; the outputs of its body
     # only have the condition before them.
-    renamed, kept = {}, []
-    for place in range(2, len(node.input)):
-        taken, given = body.input[place].name, body.output[place - 1].name
-        if taken in (given, same.get(given)):
-            renamed[taken] = node.input[place]
+    renamed, kept_positions = {}, []
+    for position in range(2, len(node.input)):
+        body_input, body_output = body.input[position].name, body.output[position - 1].name
+        if body_input in (body_output, same.get(body_output)):
+            renamed[body_input] = node.input[position]
         else:
-            kept.append(place)
+            kept_positions.append(position)
     outside = {
-        node.output[place - 2]: node.input[place]
-        for place in range(2, len(node.input))
-        if place not in kept
+        node.output[position - 2]: node.input[position]
+        for position in range(2, len(node.input))
+        if position not in kept_positions
     }
     scans = list(range(len(node.input) - 1, len(body.output)))
-    for values, places in (
-        (node.input, [0, 1, *kept]),
-        (body.input, [0, 1, *kept]),
-        (body.output, [0, *(place - 1 for place in kept), *scans]),
-        (node.output, [*(place - 2 for place in kept), *(place - 1 for place in scans)]),
+    for values, positions in (
+        (node.input, [0, 1, *kept_positions]),
+        (body.input, [0, 1, *kept_positions]),
+        (body.output, [0, *(position - 1 for position in kept_positions), *scans]),
+        (
+            node.output,
+            [*(position - 2 for position in kept_positions), *(position - 1 for position in scans)],
+        ),
     ):
-        chosen = [values[place] for place in places]
+        chosen = [values[position] for position in positions]
         del values[:]
         values.extend(chosen)
     _rename(body, renamed)
@@ -133,8 +136,8 @@ def _rename(graph: Any, names: Mapping[str, str]) -> None:
     """
     for part in graphs(graph):
         for node in part.node:
-            for place, name in enumerate(node.input):
-                node.input[place] = names.get(name, name)
+            for position, name in enumerate(node.input):
+                node.input[position] = names.get(name, name)
     for value in graph.output:
         if value.name in names:
             graph.node.add(op_type="Identity", input=[names[value.name]], output=[value.name])
@@ -148,14 +151,14 @@ def _fold_weights(model: Any, onnx: ModuleType) -> None:
 
     for part in parts:
         for node in list(part.node):
-            given = {name for name in node.input if name}
+            input_names = {name for name in node.input if name}
             has_body = any(x.HasField("g") for x in node.attribute)
-            if not given or has_body or not given <= stored.keys():
+            if not input_names or has_body or not input_names <= stored.keys():
                 continue
-            arrays = {name: onnx.numpy_helper.to_array(stored[name]) for name in given}
+            arrays = {name: onnx.numpy_helper.to_array(stored[name]) for name in input_names}
             opset = {x.domain: x.version for x in model.opset_import}
-            found = ReferenceEvaluator(node, opsets=opset).run(None, arrays)
-            for name, array in zip(node.output, found, strict=True):
+            outputs = ReferenceEvaluator(node, opsets=opset).run(None, arrays)
+            for name, array in zip(node.output, outputs, strict=True):
                 stored[name] = onnx.numpy_helper.from_array(np.asarray(array, order="C"), name)
                 part.initializer.append(stored[name])
             part.node.remove(node)
@@ -308,21 +311,21 @@ def _cut_product(graph: "_Sized", cut: Any) -> list[Any]:
         or not graph.can_reshape(shape)
     ):
         return []
-    made = []
-    for place, (squeeze,) in enumerate(uses):
+    nodes = []
+    for index, (squeeze,) in enumerate(uses):
         parts = [
-            graph.add_weight(f"{name}_{place}", np.split(array, counts[0], axis=-1)[place])
+            graph.add_weight(f"{name}_{index}", np.split(array, counts[0], axis=-1)[index])
             for name, array in zip(factors, arrays, strict=True)
         ]
         value = product.input[0]
         for kind, part in zip(("MatMul", "Add"), parts, strict=False):
-            made.append(graph.make(kind, [value, part], f"{squeeze.name}_{kind}"))
-            value = made[-1].output[0]
-        made.append(graph.make("Reshape", [value, graph.shape(shape)], f"{squeeze.name}_heads"))
+            nodes.append(graph.make(kind, [value, part], f"{squeeze.name}_{kind}"))
+            value = nodes[-1].output[0]
+        nodes.append(graph.make("Reshape", [value, graph.shape(shape)], f"{squeeze.name}_heads"))
         perm = [0, 2, 1, 3]
-        made.append(graph.make("Transpose", made[-1].output, f"{squeeze.name}_turned", perm=perm))
-        squeeze.CopyFrom(graph.make("Identity", made[-1].output, squeeze.output[0]))
-    return made
+        nodes.append(graph.make("Transpose", nodes[-1].output, f"{squeeze.name}_turned", perm=perm))
+        squeeze.CopyFrom(graph.make("Identity", nodes[-1].output, squeeze.output[0]))
+    return nodes
 
 
 def _flatten(graph: "_Sized") -> None:
@@ -344,30 +347,30 @@ def _flatten(graph: "_Sized") -> None:
         return lists[name]
 
     for node in graph.nodes:
-        after = graph.sizes.get(node.output[0], ())
-        size = after[-1] if after else None
+        output_sizes = graph.sizes.get(node.output[0], ())
+        size = output_sizes[-1] if output_sizes else None
         if not isinstance(size, int):
             pass
         elif node.op_type == "Reshape":
-            before = graph.sizes.get(node.input[0], ())
-            same = before[-1:] == after[-1:]
+            input_sizes = graph.sizes.get(node.input[0], ())
+            same_width = input_sizes[-1:] == output_sizes[-1:]
             reshaped[node.output[0]] = node.input[0]
-            if same and len(before) == 2 < len(after):
+            if same_width and len(input_sizes) == 2 < len(output_sizes):
                 lists[node.output[0]] = node.input[0]
-            elif same and len(before) > 2 == len(after):
+            elif same_width and len(input_sizes) > 2 == len(output_sizes):
                 node = graph.make("Identity", [as_list(node.input[0], size)], node.output[0])
-        elif node.op_type in _BY_ROWS and len(after) > 2 and graph.can_reshape(after):
-            rows = [graph.sizes.get(name) == after for name in node.input]
-            alone = [len(graph.sizes.get(name, after)) <= 1 for name in node.input]
-            known = not lists.keys().isdisjoint(node.input)
-            if known and all(x or y for x, y in zip(rows, alone, strict=True)):
+        elif node.op_type in _BY_ROWS and len(output_sizes) > 2 and graph.can_reshape(output_sizes):
+            has_rows = [graph.sizes.get(name) == output_sizes for name in node.input]
+            is_vector = [len(graph.sizes.get(name, output_sizes)) <= 1 for name in node.input]
+            has_list = not lists.keys().isdisjoint(node.input)
+            if has_list and all(x or y for x, y in zip(has_rows, is_vector, strict=True)):
                 output = node.output[0]
-                for place, name in enumerate(node.input):
-                    if rows[place]:
-                        node.input[place] = as_list(name, size)
+                for position, name in enumerate(node.input):
+                    if has_rows[position]:
+                        node.input[position] = as_list(name, size)
                 node.output[0] = lists[output] = f"{output}_list"
                 nodes.append(node)
-                node = graph.make("Reshape", [lists[output], graph.shape(after)], output)
+                node = graph.make("Reshape", [lists[output], graph.shape(output_sizes)], output)
         nodes.append(node)
     graph.set_nodes(nodes)
 
@@ -377,11 +380,17 @@ def _know_sizes(graph: "_Sized") -> None:
     nodes = []
     for node in graph.nodes:
         if node.op_type == "Reshape":
-            before, after = (graph.sizes.get(x) for x in (node.input[0], node.output[0]))
-            if before and before == after:
+            input_sizes, output_sizes = (
+                graph.sizes.get(x) for x in (node.input[0], node.output[0])
+            )
+            if input_sizes and input_sizes == output_sizes:
                 node = graph.make("Identity", node.input[:1], node.output[0])
-            elif after and graph.array(node.input[1]) is None and graph.can_reshape(after):
-                node.input[1] = graph.shape(after)
+            elif (
+                output_sizes
+                and graph.array(node.input[1]) is None
+                and graph.can_reshape(output_sizes)
+            ):
+                node.input[1] = graph.shape(output_sizes)
         nodes.append(node)
     graph.set_nodes(nodes)
 
@@ -409,23 +418,23 @@ class _Sized:
         self._inputs = {x.name: _sizes_of(x) for x in self._graph.input}
         # Name of an axis -> an input that has it, and its position there.
         self._axes = {
-            size: (name, place)
+            size: (name, position)
             for name, sizes in self._inputs.items()
-            for place, size in enumerate(sizes)
+            for position, size in enumerate(sizes)
         }
         self._first: list[Any] = []
         self.sizes = self._infer(model)
 
     def array(self, name: str) -> Any:
         """Returns the numbers of the weight with this name; None if it is a computed value."""
-        found = self._weights.get(name)
-        return None if found is None else self._onnx.numpy_helper.to_array(found)
+        weight = self._weights.get(name)
+        return None if weight is None else self._onnx.numpy_helper.to_array(weight)
 
     def only(self, kind: str, name: str) -> Any:
         """Returns the operation of this kind that computes a value with one reader, or None."""
         node = self._made_by.get(name)
-        known = node is not None and node.op_type == kind and len(self.used_by[name]) == 1
-        return node if known else None
+        is_match = node is not None and node.op_type == kind and len(self.used_by[name]) == 1
+        return node if is_match else None
 
     def make(self, kind: str, inputs: Any, output: str, **options: Any) -> Any:
         """Returns a new operation with one output; `options` are its attributes."""
@@ -469,10 +478,10 @@ class _Sized:
         # Operations for sizes from earlier rewriting also come first, those that join sizes last.
         first = [x for x in (*nodes, *self._first) if x.name.startswith(_MARK)]
         first.sort(key=lambda node: node.op_type != "Shape")
-        kept = self._onnx.GraphProto()
-        kept.node.extend([*first, *(x for x in nodes if not x.name.startswith(_MARK))])
+        ordered = self._onnx.GraphProto()
+        ordered.node.extend([*first, *(x for x in nodes if not x.name.startswith(_MARK))])
         del self._graph.node[:]
-        self._graph.node.extend(kept.node)
+        self._graph.node.extend(ordered.node)
         _remove_identities(self._graph)
         remove_unused(self._graph)
 
@@ -494,28 +503,28 @@ class _Sized:
         sketch.graph.name = "sizes"
         sketch.graph.input.extend(self._graph.input)
         sketch.graph.output.extend(self._graph.output)
-        given = {}
+        extra_inputs = {}
         for node in self.nodes:
             if (size := self._rows_read(node)) is None:
                 sketch.graph.node.append(node)
             else:
                 table = self._weights[node.input[0]]
-                given[node.output[0]] = (table.data_type, [size, *table.dims[1:]])
+                extra_inputs[node.output[0]] = (table.data_type, [size, *table.dims[1:]])
         for name, weight in self._weights.items():
             if np.prod(weight.dims) <= _SMALL:
                 sketch.graph.initializer.append(weight)
             else:
-                given[name] = (weight.data_type, weight.dims)
-        values = [self.helper.make_tensor_value_info(k, *v) for k, v in given.items()]
+                extra_inputs[name] = (weight.data_type, weight.dims)
+        values = [self.helper.make_tensor_value_info(k, *v) for k, v in extra_inputs.items()]
         sketch.graph.input.extend(values)
-        known = self._onnx.shape_inference.infer_shapes(sketch, data_prop=True).graph
-        found = {
+        inferred = self._onnx.shape_inference.infer_shapes(sketch, data_prop=True).graph
+        sizes_by_name = {
             x.name: _sizes_of(x)
-            for x in (*known.value_info, *known.input, *known.output)
+            for x in (*inferred.value_info, *inferred.input, *inferred.output)
             if x.type.tensor_type.HasField("shape")
         }
-        found.update((name, tuple(x.dims)) for name, x in self._weights.items())
-        return {name: sizes for name, sizes in found.items() if "" not in sizes}
+        sizes_by_name.update((name, tuple(x.dims)) for name, x in self._weights.items())
+        return {name: sizes for name, sizes in sizes_by_name.items() if "" not in sizes}
 
     def _rows_read(self, node: Any) -> str | int | None:
         """Returns the number of rows that a slice reads from the top of a table.
@@ -532,13 +541,13 @@ class _Sized:
         if end is None or end.op_type != "Slice":
             return None
         bounds = [self.array(x) for x in end.input[1:3]]
-        asked = self._made_by.get(end.input[0])
-        while asked is not None and asked.op_type == "Cast":
-            asked = self._made_by.get(asked.input[0])
-        if asked is None or asked.op_type != "Shape" or any(x is None for x in bounds):
+        source = self._made_by.get(end.input[0])
+        while source is not None and source.op_type == "Cast":
+            source = self._made_by.get(source.input[0])
+        if source is None or source.op_type != "Shape" or any(x is None for x in bounds):
             return None
         (first,), (last,) = bounds
-        sizes = self._inputs.get(asked.input[0], ())
+        sizes = self._inputs.get(source.input[0], ())
         return sizes[first] if last == first + 1 and 0 <= first < len(sizes) else None
 
 
@@ -552,7 +561,7 @@ def _remove_identities(graph: Any) -> None:
     names: dict[str, str] = {}
     outputs = {value.name for value in graph.output}
     for node in graph.node:  # in the order of computation, so that each name is final
-        for place, name in enumerate(node.input):
-            node.input[place] = names.get(name, name)
+        for position, name in enumerate(node.input):
+            node.input[position] = names.get(name, name)
         if node.op_type == "Identity" and node.output[0] not in outputs:
             names[node.output[0]] = node.input[0]

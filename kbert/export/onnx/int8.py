@@ -85,14 +85,14 @@ def saturating(model: Any, onnx: ModuleType) -> list[str]:
     """
     parts = graphs(model.graph)
     weights = {x.name: x for part in parts for x in part.initializer}
-    found = []
+    names = []
     for node in (node for part in parts for node in part.node):
         if node.op_type in _KERNEL_INPUT:
             kernel = weights.get(node.input[_KERNEL_INPUT[node.op_type]])
             codes = None if kernel is None else onnx.numpy_helper.to_array(kernel)
             if codes is None or (codes.dtype == np.int8 and not _is_safe(node.op_type, codes)):
-                found.append(node.name or node.output[0])
-    return found
+                names.append(node.name or node.output[0])
+    return names
 
 
 def _is_safe(kind: str, codes: np.ndarray) -> bool:
@@ -160,8 +160,8 @@ class _Rounding:
 
     def products(self, part: Any) -> list[tuple[Any, tuple[str, bool]]]:
         """Returns the MatMul operations of a graph that have a kernel, each with its kernel."""
-        found = [(x, self._kernel(x)) for x in part.node if x.op_type == "MatMul"]
-        return [(node, kernel) for node, kernel in found if kernel is not None]
+        candidates = [(x, self._kernel(x)) for x in part.node if x.op_type == "MatMul"]
+        return [(node, kernel) for node, kernel in candidates if kernel is not None]
 
     def _kernel(self, product: Any) -> tuple[str, bool] | None:
         """Returns the kernel of a product, or None if it has no stored one.
@@ -203,15 +203,15 @@ class _Rounding:
         Returns:
             Input name -> factors; inputs that are even enough have none.
         """
-        together: list[tuple[set[str], set[tuple[str, bool]]]] = []
+        groups: list[tuple[set[str], set[tuple[str, bool]]]] = []
         for product, kernel in (x for part in self.parts for x in self.products(part)):
             inputs, kernels = {product.input[0]}, {kernel}
-            for each in [x for x in together if x[0] & inputs or x[1] & kernels]:
-                together.remove(each)
-                inputs, kernels = inputs | each[0], kernels | each[1]
-            together.append((inputs, kernels))
-        found: dict[str, np.ndarray] = {}
-        for inputs, kernels in together:
+            for group in [x for x in groups if x[0] & inputs or x[1] & kernels]:
+                groups.remove(group)
+                inputs, kernels = inputs | group[0], kernels | group[1]
+            groups.append((inputs, kernels))
+        factors_by_input: dict[str, np.ndarray] = {}
+        for inputs, kernels in groups:
             if inputs <= largest.keys() and all(self._least(x) is None for x in inputs):
                 sizes = np.max([largest[name] for name in inputs], axis=0)
                 if sizes.max() > _UNEVEN * np.median(sizes) > 0:
@@ -220,8 +220,8 @@ class _Rounding:
                     rows = rows.clip(1e-3 * np.median(rows) or 1.0)
                     factor = rows ** (1 - _MIGRATION) / sizes**_MIGRATION
                     factor = factor / np.exp(np.log(factor).mean())
-                    found.update(dict.fromkeys(inputs, factor.astype(np.float32)))
-        return found
+                    factors_by_input.update(dict.fromkeys(inputs, factor.astype(np.float32)))
+        return factors_by_input
 
     def rewrite(self, part: Any, factors: Mapping[str, np.ndarray]) -> None:
         """Replaces the products and table lookups of one graph by operations on 8-bit codes.
@@ -230,24 +230,25 @@ class _Rounding:
             part: one of `parts`.
             factors: result of `factors`.
         """
-        placed: dict[str, list[Any]] = {}  # output -> operations that replace the one that makes it
+        # Output -> operations that replace the one that makes it.
+        replacements: dict[str, list[Any]] = {}
         rounded: set[str] = set()
         for node, kernel in self.products(part):
             name, output = node.input[0], node.output[0]
             zero, step, _ = self._range(name)
             codes, scale = self._coded(kernel, factors.get(name))
-            before = [] if name in rounded else self._round(name, factors.get(name))
+            rounding_nodes = [] if name in rounded else self._round(name, factors.get(name))
             rounded.add(name)
             inputs = [f"{name}_codes", codes, step, scale, zero]
-            placed[output] = [
-                *before,
+            replacements[output] = [
+                *rounding_nodes,
                 self._make("MatMulIntegerToFloat", inputs, f"{output}_sum", domain=_DOMAIN),
                 self._make("Mul", [f"{output}_sum", f"{name}_size"], output),
             ]
         for node in part.node:
             if node.op_type == "Gather" and self._is_wide(node.input[0]) and not _axis(node):
-                placed[node.output[0]] = self._read_table(node)
-        nodes = [x for node in part.node for x in placed.get(node.output[0], [node])]
+                replacements[node.output[0]] = self._read_table(node)
+        nodes = [x for node in part.node for x in replacements.get(node.output[0], [node])]
         del part.node[:]
         part.node.extend(nodes)
 
@@ -365,8 +366,8 @@ class _Rounding:
             if name not in values and name in self._stored:
                 values[name] = self._onnx.numpy_helper.to_array(self._stored[name]).reshape(())
             elif name not in values:
-                given = {x: value(x) for x in made[name].input}
-                (values[name],) = ReferenceEvaluator(made[name], opsets=opsets).run(None, given)
+                inputs = {x: value(x) for x in made[name].input}
+                (values[name],) = ReferenceEvaluator(made[name], opsets=opsets).run(None, inputs)
             return values[name]
 
         with np.errstate(all="ignore"):
@@ -384,9 +385,9 @@ class _Rounding:
         codes, scale = f"{name}_codes", f"{name}_scale"
         if codes not in self._new:
             array = self._array(kernel)
-            made = _to_codes(array if factor is None else array / factor[:, None])
-            self._store(codes, made[0])
-            self._store(scale, made[1])
+            quantised = _to_codes(array if factor is None else array / factor[:, None])
+            self._store(codes, quantised[0])
+            self._store(scale, quantised[1])
         return codes, scale
 
     def _read_table(self, node: Any) -> list[Any]:
@@ -394,9 +395,9 @@ class _Rounding:
         (table, ids), output = node.input, node.output[0]
         codes, scale = f"{table}_rows", f"{table}_row_scale"
         if codes not in self._new:
-            made = to_8_bits(self._array((table, False)), axis=-1)
-            self._store(codes, made[0])
-            self._store(scale, made[1])
+            quantised = to_8_bits(self._array((table, False)), axis=-1)
+            self._store(codes, quantised[0])
+            self._store(scale, quantised[1])
         number = self._onnx.TensorProto.FLOAT
         return [
             self._make("Gather", [codes, ids], f"{output}_codes", axis=0),

@@ -80,8 +80,8 @@ def write(
     path = os.path.join(folder, FILE)
     if precision == "int8":
         round_products(model, onnx, _largest_values(model, onnx, samples, path))
-        if found := saturating(model, onnx):
-            raise ValueError(f"{_SATURATING} Received: {', '.join(found)}")
+        if unsafe_products := saturating(model, onnx):
+            raise ValueError(f"{_SATURATING} Received: {', '.join(unsafe_products)}")
     onnx.save_model(model, path)
     return {_ALIKE: True} if precision == "int8" else {}
 
@@ -102,14 +102,14 @@ def _convert(rows: RowFunction, onnx: ModuleType) -> Any:
     logging.getLogger("tf2onnx").setLevel(logging.CRITICAL)
     frozen = loader.convert_variables_to_constants_large_model(concrete)
     weights = _take_weights(frozen)
-    given = [x.name for x in concrete.inputs if x.dtype != tf.resource]
+    input_names = [x.name for x in concrete.inputs if x.dtype != tf.resource]
     outputs = {x.name: name for name, x in concrete.structured_outputs.items()}
     with _left_sizes(rows):
         model, _ = convert.from_graph_def(
             loader.fix_freezing_errors_part2(frozen),
-            input_names=[*given, *weights],
+            input_names=[*input_names, *weights],
             output_names=[x.name for x in concrete.outputs],
-            tensors_to_rename={**dict(zip(given, rows.inputs, strict=True)), **outputs},
+            tensors_to_rename={**dict(zip(input_names, rows.inputs, strict=True)), **outputs},
             opset=OPSET,
             custom_op_handlers={name: (handler, []) for name, handler in _HANDLERS.items()},
         )
@@ -134,7 +134,7 @@ def _take_weights(frozen: Any) -> dict[str, np.ndarray]:
     Returns:
         Name of the new input -> its array.
     """
-    found = {}
+    weights = {}
     for node in frozen.node:
         tensor = node.attr["value"].tensor if node.op == "Const" else None
         if (
@@ -144,12 +144,12 @@ def _take_weights(frozen: Any) -> dict[str, np.ndarray]:
         ):
             continue
         name, shape, dtype = node.name, tf.TensorShape(tensor.tensor_shape), tensor.dtype
-        found[f"{name}:0"] = tf.make_ndarray(tensor)
+        weights[f"{name}:0"] = tf.make_ndarray(tensor)
         node.Clear()
         node.name, node.op = name, "Placeholder"
         node.attr["dtype"].type = dtype
         node.attr["shape"].shape.CopyFrom(shape.as_proto())
-    return found
+    return weights
 
 
 @contextlib.contextmanager
@@ -181,8 +181,8 @@ def _error_function(graph: Any, node: Any, name: str, arguments: Any) -> None:
     inputs, outputs = node.input, node.output
     graph.remove_node(name)
     one = graph.make_const(f"{name}_one", np.float32(1)).output[0]
-    known = negated.type == "Neg" and factor.is_const()
-    if known and np.isclose(factor.get_tensor_value(), np.sqrt(0.5)):
+    is_gelu = negated.type == "Neg" and factor.is_const()
+    if is_gelu and np.isclose(factor.get_tensor_value(), np.sqrt(0.5)):
         root = graph.make_const(f"{name}_root", np.float32(np.sqrt(2))).output[0]
         divided = graph.make_node("Div", [negated.input[0], root]).output[0]
         erf = graph.make_node("Erf", [divided]).output[0]
@@ -237,8 +237,8 @@ def _largest(graph: Any, node: Any, name: str, arguments: Any) -> None:
         node.get_attr_int("output_type"),
     )
     graph.remove_node(name)
-    found = graph.make_node("ArgMax", [source], attr={"axis": axis, "keepdims": 0}).output[0]
-    graph.make_node("Cast", [found], outputs=outputs, name=name, attr={"to": dtype})
+    index = graph.make_node("ArgMax", [source], attr={"axis": axis, "keepdims": 0}).output[0]
+    graph.make_node("Cast", [index], outputs=outputs, name=name, attr={"to": dtype})
 
 
 def _largest_values(
@@ -259,22 +259,22 @@ def _largest_values(
     names = product_inputs(model, onnx) if samples else []
     if not names:
         return {}
-    outputs, given = model.graph.output, len(model.graph.output)
+    outputs, num_outputs = model.graph.output, len(model.graph.output)
     outputs.extend(onnx.ValueInfoProto(name=name) for name in names)
     onnx.save_model(model, path)
-    del outputs[given:]
+    del outputs[num_outputs:]
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 3  # errors alone
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     inputs = [value.name for value in session.get_inputs()]
-    found: dict[str, np.ndarray] = {}
+    largest: dict[str, np.ndarray] = {}
     for features in samples:
-        given_ids = {name: np.asarray(features[name], np.int32) for name in inputs}
-        for name, x in zip(names, session.run(names, given_ids), strict=True):
+        ids = {name: np.asarray(features[name], np.int32) for name in inputs}
+        for name, x in zip(names, session.run(names, ids), strict=True):
             most = np.abs(x).reshape(-1, x.shape[-1]).max(axis=0)
-            found[name] = np.maximum(found.get(name, most), most)
-    return found
+            largest[name] = np.maximum(largest.get(name, most), most)
+    return largest
 
 
 # Operations of TensorFlow that are converted in another way than by tf2onnx.
@@ -321,16 +321,16 @@ def load(folder: str, description: Mapping[str, Any], threads: int | None) -> Ru
     path = os.path.join(folder, FILE)
     if description.get("precision") == "int8" and not description.get(_ALIKE):
         onnx = optional("onnx", EXTRA)
-        if found := saturating(onnx.load_model(path), onnx):
+        if unsafe_products := saturating(onnx.load_model(path), onnx):
             logging.getLogger("absl").warning(
                 "%s Export the model again with this version to avoid this. Received: %s in %s",
-                *(_SATURATING, ", ".join(found), path),
+                *(_SATURATING, ", ".join(unsafe_products), path),
             )
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     inputs, outputs = description["inputs"], list(description["outputs"])
 
     def run(features: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        given = {name: np.asarray(features[name], np.int32) for name in inputs}
-        return dict(zip(outputs, session.run(outputs, given), strict=True))
+        arrays = {name: np.asarray(features[name], np.int32) for name in inputs}
+        return dict(zip(outputs, session.run(outputs, arrays), strict=True))
 
     return run

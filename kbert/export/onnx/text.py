@@ -69,13 +69,13 @@ def write(folder: str, rows: TextRows, count: int) -> str:
     texts = name
     if count > 1:  # all first texts, then all second texts
         texts = front.add("Reshape", front.add("Transpose", name), front.integers(-1))
-    found, ids = pieces(front, texts, rows.tokenizer)
+    token_values, ids = pieces(front, texts, rows.tokenizer)
     packing = rows.packing(count, ids)
     model, _ = convert.from_function(
         packing, input_signature=list(packing.input_signature), opset=OPSET
     )
     graph = model.graph
-    for part, value in zip(found, graph.input, strict=True):
+    for part, value in zip(token_values, graph.input, strict=True):
         front.nodes.append(onnx.helper.make_node("Identity", [part], [value.name]))
     nodes = [*front.nodes, *graph.node]
     del graph.node[:], graph.input[:]
@@ -84,9 +84,9 @@ def write(folder: str, rows: TextRows, count: int) -> str:
     text = onnx.helper.make_tensor_value_info(name, onnx.TensorProto.STRING, axes)
     graph.input.append(text)
     name_axes(graph.output, dict.fromkeys(rows.names, ("batch", "length")))
-    known = {opset.domain for opset in model.opset_import}
+    known_domains = {opset.domain for opset in model.opset_import}
     for domain, version in _VERSIONS.items():
-        if domain not in known:
+        if domain not in known_domains:
             model.opset_import.append(onnx.helper.make_opsetid(domain, version))
     onnx.save_model(model, os.path.join(folder, FILES[count]))
     return FILES[count]
@@ -131,21 +131,26 @@ def run(folder: str, count: int, batches: Sequence[Batch]) -> list[dict[str, np.
     for module in ("onnxruntime", MODULE):
         if importlib.util.find_spec(module) is None:
             optional(module, EXTRA)
-    with tempfile.TemporaryDirectory() as place:
-        given, out = os.path.join(place, "texts.json"), os.path.join(place, "rows.npz")
-        with open(given, "w", encoding="utf-8") as file:
+    with tempfile.TemporaryDirectory() as temporary_dir:
+        texts_path, rows_path = (
+            os.path.join(temporary_dir, "texts.json"),
+            os.path.join(temporary_dir, "rows.npz"),
+        )
+        with open(texts_path, "w", encoding="utf-8") as file:
             json.dump(list(batches), file)
         model = os.path.join(folder, FILES[count])
-        done = subprocess.run(
-            [sys.executable, "-c", _PROGRAM, model, given, out], capture_output=True, text=True
+        process = subprocess.run(
+            [sys.executable, "-c", _PROGRAM, model, texts_path, rows_path],
+            capture_output=True,
+            text=True,
         )
-        if done.returncode:
-            raise NotInside(f"{PACKAGE} cannot run it: {done.stderr.strip()[-300:]}")
-        with np.load(out) as found:
+        if process.returncode:
+            raise NotInside(f"{PACKAGE} cannot run it: {process.stderr.strip()[-300:]}")
+        with np.load(rows_path) as arrays:
             rows: list[dict[str, np.ndarray]] = [{} for _ in batches]
-            for key in found.files:
+            for key in arrays.files:
                 number, name = key.split()
-                rows[int(number)][name] = found[key]
+                rows[int(number)][name] = arrays[key]
     return rows
 
 
@@ -181,8 +186,8 @@ class _Nodes:
 
     def strings(self, *values: str | bytes) -> str:
         """Adds a constant (N,) of strings."""
-        given = [x.encode() if isinstance(x, str) else x for x in values]
-        return self._constant(self._types.STRING, [len(values)], given)
+        encoded = [x.encode() if isinstance(x, str) else x for x in values]
+        return self._constant(self._types.STRING, [len(values)], encoded)
 
     def integers(self, *values: int) -> str:
         """Adds a constant (N,) of int64."""
@@ -261,15 +266,15 @@ class _Nodes:
         graphs = []
         for number, branch in enumerate(branches):
             inner = _Nodes(self._onnx, f"{self._prefix}{len(self.nodes)}_branch_{number}_")
-            found = [inner.add("Identity", name) for name in branch(inner)]
-            pairs = zip(found, types, strict=True)
+            branch_outputs = [inner.add("Identity", name) for name in branch(inner)]
+            pairs = zip(branch_outputs, types, strict=True)
             values = [self._helper.make_tensor_value_info(x, kind, [None]) for x, kind in pairs]
             graphs.append(
                 self._helper.make_graph(inner.nodes, f"b{number}", [], values, inner.constants)
             )
-        then, other = graphs
+        then_graph, else_graph = graphs
         return self.several(
-            "If", condition, outputs=len(types), then_branch=then, else_branch=other
+            "If", condition, outputs=len(types), then_branch=then_graph, else_branch=else_graph
         )
 
     def has_only(self, texts: str, characters: Sequence[str]) -> str:
@@ -281,13 +286,13 @@ class _Nodes:
 
     def replace(self, texts: str, pattern: str, rewrite: str | bytes) -> str:
         """Returns texts in which the matches of an RE2 pattern are replaced."""
-        given = self.strings(pattern), self.strings(rewrite)
-        return self.add("StringRegexReplace", texts, *given, domain=_EXTENSION)
+        constants = self.strings(pattern), self.strings(rewrite)
+        return self.add("StringRegexReplace", texts, *constants, domain=_EXTENSION)
 
     def join(self, texts: str, between: str) -> str:
         """Joins strings to one string, (1,)."""
-        given = self.strings(between), self.integers(0)
-        return self.add("StringJoin", texts, *given, domain=_EXTENSION)
+        constants = self.strings(between), self.integers(0)
+        return self.add("StringJoin", texts, *constants, domain=_EXTENSION)
 
     def split(self, texts: str, pattern: str, keep: bool) -> tuple[str, str]:
         """Splits texts at the matches of a pattern.
@@ -302,11 +307,11 @@ class _Nodes:
             string, (B + 1,).
         """
         # The extension matches nothing without a group around the pattern.
-        given = self.strings(f"({pattern})"), self.strings(f"({pattern})" if keep else "")
-        found = self.several(
-            "StringRegexSplitWithOffsets", texts, *given, outputs=4, domain=_EXTENSION
+        constants = self.strings(f"({pattern})"), self.strings(f"({pattern})" if keep else "")
+        results = self.several(
+            "StringRegexSplitWithOffsets", texts, *constants, outputs=4, domain=_EXTENSION
         )
-        return found[0], found[-1]
+        return results[0], results[-1]
 
     def _constant(self, kind: int, shape: list[int], values: Any) -> str:
         name = f"{self._prefix}constant_{len(self.constants)}"
@@ -353,17 +358,17 @@ def _byte_pairs(nodes: _Nodes, texts: str, tokenizer: BytePairTokenizer) -> _Fou
         (Token ids of all texts (P,), end of each text's ids (B,)), both int32; and the tokenizer's
         id for each id of the runtime.
     """
-    before, word = word_patterns(tokenizer.words)
+    cut_pattern, word = word_patterns(tokenizer.words)
     if tokenizer.add_prefix_space:
         texts = nodes.replace(texts, "^([^ ])", r" \1")
-    cut = nodes.replace(texts, before, rb"\1" + CUT + rb"\2")  # RE2 has no lookahead
+    cut = nodes.replace(texts, cut_pattern, rb"\1" + CUT + rb"\2")  # RE2 has no lookahead
     words, words_of = nodes.split(cut, word, keep=True)
     # The extension's own byte-level tokenizers also split texts to words, by other tables.
     model, pieces = sentencepiece_model(tokenizer.merges, from_bytes=True)
-    found, begins = _sentencepieces(nodes, words, model)
+    token_ids, begins = _sentencepieces(nodes, words, model)
     ends = nodes.add("Gather", begins, nodes.behind_first(words_of))
     ids = [tokenizer.unk_id, *map(tokenizer.token_to_id, pieces)]
-    return (found, nodes.int32(ends)), ids
+    return (token_ids, nodes.int32(ends)), ids
 
 
 _PIECES: dict[type, Callable[[_Nodes, str, Any], _Found]] = {
@@ -423,15 +428,15 @@ def _words(nodes: _Nodes, texts: str, rules: CharacterRules) -> tuple[str, str]:
         texts = nodes.replace(texts, *final_sigma(rules))
     spaces = [x for x, to in rules.changed.items() if to == " "]
     changed = {x: to for x, to in rules.changed.items() if to != " "}
-    whole = nodes.join(nodes.replace(texts, code_class(spaces), " "), _END)
+    joined = nodes.join(nodes.replace(texts, code_class(spaces), " "), _END)
     # Characters that change are split off, looked up, and joined with the rest again.
-    runs = nodes.split(whole, code_class(changed), keep=True)[0]  # (C,)
-    place = nodes.lookup(runs, list(changed), default=len(changed))
-    found = nodes.add("Gather", nodes.strings(*changed.values(), ""), place)
-    is_found = nodes.add("Less", place, nodes.integer(len(changed)))
-    whole = nodes.join(nodes.add("Where", is_found, found, runs), "")
-    whole = nodes.replace(whole, f"({code_class([*rules.alone, _END])})", r" \1 ")
-    words = nodes.split(whole, " ", keep=False)[0]
+    runs = nodes.split(joined, code_class(changed), keep=True)[0]  # (C,)
+    indices = nodes.lookup(runs, list(changed), default=len(changed))
+    replacements = nodes.add("Gather", nodes.strings(*changed.values(), ""), indices)
+    is_changed = nodes.add("Less", indices, nodes.integer(len(changed)))
+    joined = nodes.join(nodes.add("Where", is_changed, replacements, runs), "")
+    joined = nodes.replace(joined, f"({code_class([*rules.alone, _END])})", r" \1 ")
+    words = nodes.split(joined, " ", keep=False)[0]
     word = nodes.lookup(words, [_END], default=1)  # 0 for the separator of two texts
     text_of = nodes.running_sum(nodes.add("Sub", nodes.integer(1), word))
     is_word = nodes.boolean(word)

@@ -72,16 +72,16 @@ def load(folder: str, description: Mapping[str, Any], threads: int | None) -> Ru
     inputs, outputs = description["inputs"], list(description["outputs"])
     # Only one thread may use a request at a time. In a thread made by TensorFlow it can crash the
     # process (seen with 2026.4 on Linux, in a process that had exported before).
-    own, pool = threading.local(), ThreadPoolExecutor(os.cpu_count())
+    thread_local, pool = threading.local(), ThreadPoolExecutor(os.cpu_count())
 
     def answer(features: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        if not hasattr(own, "request"):
-            own.request = model.create_infer_request()
-        found = own.request.infer(features)
-        return {name: found[name] for name in outputs}
+        if not hasattr(thread_local, "request"):
+            thread_local.request = model.create_infer_request()
+        results = thread_local.request.infer(features)
+        return {name: results[name] for name in outputs}
 
     def run(features: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        given = {name: np.asarray(features[name], np.int32) for name in inputs}
-        return pool.submit(answer, given).result()
+        arrays = {name: np.asarray(features[name], np.int32) for name in inputs}
+        return pool.submit(answer, arrays).result()
 
     return run

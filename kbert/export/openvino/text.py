@@ -65,10 +65,10 @@ def write(folder: str, rows: TextRows, count: int) -> str:
     _, ends, ids = pieces(steps, texts, rows.tokenizer)
     # BPE's operations return a single end if all texts are empty.
     ends = ops.broadcast(ends, ops.shape_of(begins)).output(0)
-    found = {"pieces": ids, "ends": ends}
+    values_by_name = {"pieces": ids, "ends": ends}
     for value in packing.inputs:
-        (name,) = value.get_names() & set(found)
-        value.get_node().output(0).replace(found[name])
+        (name,) = value.get_names() & set(values_by_name)
+        value.get_node().output(0).replace(values_by_name[name])
     for value in packing.outputs:
         value.tensor.set_names(value.get_names() & set(rows.names))
     model = openvino.Model(packing.get_results(), [text], "tokenizer")
@@ -96,8 +96,8 @@ def run(folder: str, count: int, batches: Sequence[Batch]) -> list[dict[str, np.
     outputs = [value.get_any_name() for value in model.outputs]
     rows = []
     for batch in batches:
-        found = model({INPUTS[count]: np.array(batch)})
-        rows.append({name: found[name] for name in outputs})
+        results = model({INPUTS[count]: np.array(batch)})
+        rows.append({name: results[name] for name in outputs})
     return rows
 
 
@@ -154,18 +154,18 @@ def _byte_pairs(steps: Any, texts: list[Any], tokenizer: BytePairTokenizer) -> l
     Returns:
         Begin and end of each text's tokens (B,), and the token ids (P,); all int32.
     """
-    made, merges = live_merges(tokenizer.merges)
-    known = set(made)  # the operation would use any vocabulary entry that equals a word
+    live_tokens, merges = live_merges(tokenizer.merges)
+    live = set(live_tokens)  # the operation would use any vocabulary entry that equals a word
     pieces = steps.BPETokenizationStep(
-        [piece_bytes(piece) if piece in known else b"" for piece in tokenizer.vocabulary],
+        [piece_bytes(piece) if piece in live else b"" for piece in tokenizer.vocabulary],
         [(piece_bytes(first), piece_bytes(second)) for first, second in merges],
     )
     pipeline = steps.TokenizerPipeline()  # the step stores its vocabulary there
     pieces.set_pipeline(pipeline)
     _, word = word_patterns(tokenizer.words)
     # PCRE supports the lookahead of GPT-2's own pattern, which keeps the space before a word.
-    others, _, space = word.rpartition("|")
-    word = f"{others}|{space}(?![^{space.removeprefix('[').removesuffix('+')})|{space}"
+    other_patterns, _, space = word.rpartition("|")
+    word = f"{other_patterns}|{space}(?![^{space.removeprefix('[').removesuffix('+')})|{space}"
     prefix = [steps.RegexNormalizationStep("^([^ ])", " $1")] if tokenizer.add_prefix_space else []
     splitting = [steps.RegexSplitStep(word, behaviour="isolate"), pieces]
     return _run(steps, texts, prefix, splitting)

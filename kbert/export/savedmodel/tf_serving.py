@@ -139,9 +139,9 @@ def _message_class(name: str) -> Any:
 
     def message(within: Any, title: str, **fields: tuple[int, str | None]) -> Any:
         """Adds a message type `title`; fields: name -> (number, message type or None for str)."""
-        made = within.add(name=title)
+        message_type = within.add(name=title)
         for field, (number, kind) in fields.items():
-            made.field.add(
+            message_type.field.add(
                 name=field,
                 number=number,
                 label=descriptor_pb2.FieldDescriptorProto.LABEL_OPTIONAL,
@@ -150,7 +150,7 @@ def _message_class(name: str) -> Any:
                 else descriptor_pb2.FieldDescriptorProto.TYPE_MESSAGE,
                 type_name=kind and f".{kind}",
             )
-        return made
+        return message_type
 
     # model.proto, predict.proto, prediction_log.proto
     message(file.message_type, "ModelSpec", name=(1, None), signature_name=(3, None))
@@ -204,8 +204,10 @@ def write_settings(directory: str, version: str) -> None:
         directory: folder of the model.
         version: folder of a version; the first file lists its entry points.
     """
-    found = batchable(version)
-    names = {can: ", ".join(sorted(x for x in found if found[x] == can)) for can in (True, False)}
+    can_batch = batchable(version)
+    names = {
+        can: ", ".join(sorted(x for x in can_batch if can_batch[x] == can)) for can in (True, False)
+    }
     batching = _BATCHING.format(
         version=Path(version).name, safe=names[True] or "none", others=names[False] or "none"
     )

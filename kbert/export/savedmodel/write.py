@@ -193,10 +193,10 @@ def run_once(folder: str, signatures: Mapping[str, Signature]) -> None:
             if not texts:
                 continue
             entry = meta.signature_def[name]
-            given = {entry.inputs[key].name: values for key, values in texts[-1].items()}
-            wanted = {key: tensor.name for key, tensor in entry.outputs.items()}
+            feed = {entry.inputs[key].name: values for key, values in texts[-1].items()}
+            fetches = {key: tensor.name for key, tensor in entry.outputs.items()}
             try:
-                answers = session.run(wanted, given)
+                answers = session.run(fetches, feed)
             except tf.errors.OpError as error:
                 raise ValueError(
                     "A SavedModel must answer a test request of texts before it is published; "
@@ -244,22 +244,22 @@ def compare(
         {'count/y': 0.5}
     """
     loaded = tf.saved_model.load(folder).signatures
-    found = {}
+    deviations = {}
     for entry, signature in signatures.items():
         if any(x.dtype != tf.string or x.shape.rank != 1 for x in signature.inputs):
             continue
         columns = [tf.constant(list(texts))] * len(signature.inputs)
         run = graph(signature.function, autograph=False, input_signature=list(signature.inputs))
-        wanted = run(*columns)
+        expected = run(*columns)
         names = [x.name for x in signature.inputs]
-        given = loaded[entry](**dict(zip(names, columns, strict=True)))
-        for name, ours in wanted.items():
-            ours, theirs = (np.asarray(x) for x in (ours, given[name]))
+        outputs = loaded[entry](**dict(zip(names, columns, strict=True)))
+        for name, ours in expected.items():
+            ours, theirs = (np.asarray(x) for x in (ours, outputs[name]))
             if ours.dtype != np.float32 or ours.shape != theirs.shape or not ours.size:
                 continue
             unit = max(float(np.abs(ours).max()), _LEAST)
-            found[f"{entry}/{name}"] = float(np.abs(ours - theirs).max()) / unit
-    return found
+            deviations[f"{entry}/{name}"] = float(np.abs(ours - theirs).max()) / unit
+    return deviations
 
 
 def refuse_differences(
@@ -281,20 +281,23 @@ def refuse_differences(
         precision: precision of the SavedModel, for messages.
         tolerance: largest allowed difference.
     """
-    found = compare(folder, signatures, texts)
-    if not found:
+    deviations = compare(folder, signatures, texts)
+    if not deviations:
         logging.warning(
             "No entry point has texts as its only inputs and numbers as outputs: the precision "
             "was not checked"
         )
         return
-    worst = largest(found)
+    worst = largest(deviations)
     logging.info(
-        "savedmodel, %s: largest difference from float32 %.2g (%s)", precision, found[worst], worst
+        "savedmodel, %s: largest difference from float32 %.2g (%s)",
+        precision,
+        deviations[worst],
+        worst,
     )
-    if not found[worst] <= tolerance:
+    if not deviations[worst] <= tolerance:
         raise ValueError(
             f"A SavedModel in {precision} must not differ from float32 by more than "
             f"{tolerance:g}, relative to the largest number of the float32 output; pass "
-            f"`tolerance` for another bound. Received: {found[worst]:.3g} in {worst!r}"
+            f"`tolerance` for another bound. Received: {deviations[worst]:.3g} in {worst!r}"
         )

@@ -45,9 +45,9 @@ class Texts:
         values = request.get(name)
         if not isinstance(values, list) or not values:
             raise Refused(400, f"{name!r} must be a list of texts. Received: {describe(values)}")
-        found = [self._checked(value, name) for value in values]
-        self._checked("".join(found), name)
-        return found
+        texts = [self._checked(value, name) for value in values]
+        self._checked("".join(texts), name)
+        return texts
 
     def _checked(self, value: Any, name: str) -> str:
         """Returns a value of a request; `Refused` if it is not a string, or is above the limit."""
@@ -69,23 +69,23 @@ def abilities(task: Task, texts: Texts) -> dict[str, Answer]:
         task: a trained task.
         texts: reader of the requests' texts.
     """
-    found: dict[str, Answer] = {}
+    answers: dict[str, Answer] = {}
     if isinstance(task, FineTuningTask) and not isinstance(task, TextEmbedder):
-        found["predict"] = lambda request: _predict(task, request, texts)
+        answers["predict"] = lambda request: _predict(task, request, texts)
     if isinstance(task, Pretraining):
         if task.masked_lm is not None:
-            found["fill_mask"] = lambda request: _fill_mask(task, texts.read(request, "text"))
+            answers["fill_mask"] = lambda request: _fill_mask(task, texts.read(request, "text"))
         for name, has, ask in (
             ("next_sentence", task.next_sentence, task.predict_next_sentence),
             ("sentence_order", task.sentence_order, task.predict_sentence_order),
         ):
             if has:
-                found[name] = _of_pairs(ask, texts)
+                answers[name] = _of_pairs(ask, texts)
     if _has_attention(task):
-        found["attention"] = lambda request: (
+        answers["attention"] = lambda request: (
             AttentionPage(read_attention(task, texts.read_list(request, "texts"))).data
         )
-    return found
+    return answers
 
 
 def nearest(task: EncoderTask, lines: Sequence[str], texts: Texts) -> Answer:
@@ -118,15 +118,15 @@ def columns(task: Task) -> list[list[str]]:
     """
     if not isinstance(task, FineTuningTask):
         return []
-    given = [list(names) for names in task.columns.inputs]
-    of_texts = [names for names in given if "words" not in names]
-    return of_texts or given
+    column_sets = [list(names) for names in task.columns.inputs]
+    without_words = [names for names in column_sets if "words" not in names]
+    return without_words or column_sets
 
 
 def _fill_mask(task: Any, text: str) -> dict[str, Any]:
     """Returns the best tokens for each mask of a text, as a JSON value."""
-    (found,) = task.predict([text], top_k=min(TOP_K, task.tokenizer.vocabulary_size))
-    pairs = zip(found["tokens"], found["probabilities"], strict=True)
+    (answer,) = task.predict([text], top_k=min(TOP_K, task.tokenizer.vocabulary_size))
+    pairs = zip(answer["tokens"], answer["probabilities"], strict=True)
     return {
         "masks": [
             [{"token": t, "probability": p} for t, p in zip(tokens, probabilities, strict=True)]
@@ -155,8 +155,10 @@ def _predict(task: FineTuningTask, request: Request, texts: Texts) -> dict[str, 
     row = request.get("row")
     names = task.columns.found_in(row) if isinstance(row, dict) else None
     if not isinstance(row, dict) or names is None:
-        found = ", ".join(sorted(row))[:80] if isinstance(row, dict) and row else describe(row)
-        raise Refused(400, f"'row' must have the column(s) {task.columns.rule}. Received: {found}")
+        received = ", ".join(sorted(row))[:80] if isinstance(row, dict) and row else describe(row)
+        raise Refused(
+            400, f"'row' must have the column(s) {task.columns.rule}. Received: {received}"
+        )
     table = {
         name: [texts.read_list(row, name) if name in LISTS else texts.read(row, name)]
         for name in names

@@ -25,5 +25,5 @@ def page_files(engine: str) -> dict[str, str]:
     """  # noqa: E501
     folder = Path(__file__).parent / "page"
     names = {**_PAGE, **ENGINES[engine]}
-    own = {name: (folder / file).read_text(encoding="utf-8") for name, file in names.items()}
-    return {**own, **{f"attention_page.{kind}": page_file(kind) for kind in ("css", "js")}}
+    contents = {name: (folder / file).read_text(encoding="utf-8") for name, file in names.items()}
+    return {**contents, **{f"attention_page.{kind}": page_file(kind) for kind in ("css", "js")}}

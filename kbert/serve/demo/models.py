@@ -75,9 +75,10 @@ class Models:
             )
         answer = self._answers[number].get(ability)
         if answer is None:
-            known = ", ".join(self._answers[number]) or "nothing"
+            known_abilities = ", ".join(self._answers[number]) or "nothing"
             raise Refused(
-                404, f"The abilities of this model are {known}. Received: {ability[:80]!r}"
+                404,
+                f"The abilities of this model are {known_abilities}. Received: {ability[:80]!r}",
             )
         if not self._waiting.acquire(blocking=False):
             raise Refused(503, "Too many requests are waiting. Try again.", retry_after=1)
@@ -122,18 +123,18 @@ def _load(path: str) -> Task:
 
 def _read_lines(path: str, most: int) -> list[str]:
     """Returns the first `most` distinct lines of a file; ValueError if all are empty."""
-    found: dict[str, None] = {}
+    unique_lines: dict[str, None] = {}
     for _, line in DataFile(path).lines():
         if line.strip():
-            found[line.strip()] = None
-        if len(found) == most:
+            unique_lines[line.strip()] = None
+        if len(unique_lines) == most:
             logging.warning("Of %s only the first %d lines are read", path, most)
             break
-    if not found:
+    if not unique_lines:
         raise ValueError(
             f"A file of lines must have at least one line that is not empty. Received: {path!r}"
         )
-    return list(found)
+    return list(unique_lines)
 
 
 def short_name(path: str) -> str:
@@ -153,18 +154,18 @@ def distinct(names: Sequence[str]) -> list[str]:
     >>> distinct(["a", "b", "a"])
     ['a', 'b', 'a (2)']
     """
-    found: list[str] = []
-    for place, name in enumerate(names):
-        before = names[:place].count(name)
-        found.append(f"{name} ({before + 1})" if before else name)
-    return found
+    unique_names: list[str] = []
+    for index, name in enumerate(names):
+        num_before = names[:index].count(name)
+        unique_names.append(f"{name} ({num_before + 1})" if num_before else name)
+    return unique_names
 
 
 def described(task: Any) -> str:
     """Describes a task in one line: its type, parameters, layers, heads and width."""
     config = task.model.config
     parts = [type(task).__name__, f"{task.count_params() / 1e6:.1f} M parameters"]
-    for name, what in (("num_layers", "layers"), ("num_heads", "heads"), ("hidden_size", "wide")):
+    for name, unit in (("num_layers", "layers"), ("num_heads", "heads"), ("hidden_size", "wide")):
         if isinstance(getattr(config, name, None), int):
-            parts.append(f"{getattr(config, name)} {what}")
+            parts.append(f"{getattr(config, name)} {unit}")
     return ", ".join(parts)

@@ -120,9 +120,9 @@ class Demo(Application):
                 415,
                 f"The content type of a request must be application/json. Received: {kind[:80]}",
             )
-        ability, asked = request.path_params["ability"], await self.read(request)
+        ability, content = request.path_params["ability"], await self.read(request)
         loop = asyncio.get_running_loop()
-        work = loop.run_in_executor(self._threads, self.models.answer, ability, asked)
+        work = loop.run_in_executor(self._threads, self.models.answer, ability, content)
         return await self.wait_for(request, work)
 
     async def _other(self, request: Any) -> None:

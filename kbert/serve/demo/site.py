@@ -94,8 +94,8 @@ def _check(task: Pretraining) -> None:
     encoder: Any = task.encoder
     tokenizer: Any = task.tokenizer
     plain = type(encoder) is Encoder and type(tokenizer) is WordPieceTokenizer
-    found = plain and (tokenizer.special_tokens_in_text or tokenizer.added_tokens)
-    if not plain or found or tokenizer.pair_separators != 1:
+    special_in_text = plain and (tokenizer.special_tokens_in_text or tokenizer.added_tokens)
+    if not plain or special_in_text or tokenizer.pair_separators != 1:
         raise ValueError(
             "A site requires a kbert.Encoder with BERT's WordPiece tokenizer, without special or "
             f"added tokens in texts. Received: a {type(encoder).__name__} with a "
@@ -113,15 +113,15 @@ def _rows(task: Pretraining) -> RowFunction:
     names = ("token_ids", "segment_ids", "padding_mask")
 
     def function(features: dict[str, Any]) -> dict[str, tf.Tensor]:
-        found = task.encoder({name: features[name] for name in names}, return_attention=True)
-        logits = task.masked_lm(found["sequence"], features["mask_positions"])
+        encoded = task.encoder({name: features[name] for name in names}, return_attention=True)
+        logits = task.masked_lm(encoded["sequence"], features["mask_positions"])
         size = task.tokenizer.vocabulary_size  # the embedding table may have more rows
         outputs = {
             "probabilities": ops.softmax(logits)[..., :size],  # (B, P, V)
-            "attention": ops.stack(found["attention"], axis=1),  # (B, L, N, T, T)
+            "attention": ops.stack(encoded["attention"], axis=1),  # (B, L, N, T, T)
         }
         if task.next_sentence:
-            outputs["next_sentence"] = ops.softmax(task.sentence(found["pooled"]))[:, 0]  # (B,)
+            outputs["next_sentence"] = ops.softmax(task.sentence(encoded["pooled"]))[:, 0]  # (B,)
         return {name: ops.cast(x, "float32") for name, x in outputs.items()}
 
     axes = dict.fromkeys(names, ("batch", "length"))
@@ -180,9 +180,13 @@ def tokenizer_data(tokenizer: WordPieceTokenizer) -> dict[str, Any]:
 
 def _rules(rules: CharacterRules) -> Mapping[str, Any]:
     """Returns a tokenizer's rules for characters as a JSON value; sets as `ranges`."""
-    dropped = (character for character, after in rules.changed.items() if not after)
+    dropped = (character for character, replacement in rules.changed.items() if not replacement)
     return {
-        "changed": {character: after for character, after in rules.changed.items() if after},
+        "changed": {
+            character: replacement
+            for character, replacement in rules.changed.items()
+            if replacement
+        },
         "dropped": ranges(dropped),
         "alone": ranges(rules.alone),
         "cased": ranges(rules.cased),
@@ -196,13 +200,13 @@ def ranges(characters: Iterable[str]) -> list[int]:
     >>> ranges("cabx")
     [97, 99, 120, 120]
     """
-    found: list[int] = []
+    bounds: list[int] = []
     for code in sorted(map(ord, characters)):
-        if found and code == found[-1] + 1:
-            found[-1] = code
+        if bounds and code == bounds[-1] + 1:
+            bounds[-1] = code
         else:
-            found += [code, code]
-    return found
+            bounds += [code, code]
+    return bounds
 
 
 def _read_runtime(path: PathLike) -> dict[str, bytes]:
@@ -224,7 +228,7 @@ def _read_runtime(path: PathLike) -> dict[str, bytes]:
             f"The runtime must be npm's {RUNTIME}, with SHA-512 {RUNTIME_SHA512}. Received: "
             f"{os.fspath(path)!r}, with {checksum}"
         )
-    found = {}
+    contents = {}
     with tarfile.open(fileobj=io.BytesIO(archive)) as package:
         for name in _RUNTIME_FILES:
             member = package.extractfile(f"package/dist/{name}")
@@ -232,5 +236,5 @@ def _read_runtime(path: PathLike) -> dict[str, bytes]:
                 raise ValueError(
                     f"The runtime must have a file {name!r}. Received: {path!r} without it"
                 )
-            found[name] = member.read()
-    return found
+            contents[name] = member.read()
+    return contents

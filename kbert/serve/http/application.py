@@ -94,8 +94,8 @@ class Application:
             async def answer(message: Any) -> None:
                 if message["type"] == "http.response.start":
                     # Otherwise the client would send its next request into a closed connection.
-                    more = (*self.headers, *((_CLOSE,) if self.is_stopping else ()))
-                    message = {**message, "headers": [*message["headers"], *more]}
+                    extra_headers = (*self.headers, *((_CLOSE,) if self.is_stopping else ()))
+                    message = {**message, "headers": [*message["headers"], *extra_headers]}
                 await send(message)
 
             await inner(scope, receive, answer)
@@ -123,8 +123,8 @@ class Application:
                 if name not in self.always:
                     self._check_state()
                     self.check(request)
-                found = await answer(request)
-                answered = found if isinstance(found, Response) else response(found)
+                result = await answer(request)
+                answered = result if isinstance(result, Response) else response(result)
             except Refused as error:
                 if error.retry_after is not None:
                     headers["Retry-After"] = str(error.retry_after)
@@ -176,15 +176,16 @@ class Application:
             Refused: `work` takes longer than `timeout_seconds`.
         """
         computed = asyncio.ensure_future(work)
-        left = asyncio.create_task(request.receive())  # after the body only a disconnect can come
+        # After the body only a disconnect can come.
+        disconnect = asyncio.create_task(request.receive())
         seconds = self.options.timeout_seconds
         try:
             done, _ = await asyncio.wait(
-                {computed, left}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED
+                {computed, disconnect}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED
             )
             if computed in done:
                 return computed.result()
-            if left in done:
+            if disconnect in done:
                 raise _Left
             raise Refused(
                 503,
@@ -194,7 +195,7 @@ class Application:
             )
         finally:
             computed.cancel()
-            left.cancel()
+            disconnect.cancel()
 
     async def read(self, request: Any) -> dict[str, Any]:
         """Reads the JSON object in a request's body.

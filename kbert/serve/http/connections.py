@@ -57,9 +57,9 @@ class Seats:
 
     def set_idle(self, number: int, is_idle: bool) -> None:
         """Sets whether a connection (by file descriptor) is idle, with no request under way."""
-        found = self._idle.pop(number, None) or self._open.get(number)
-        if is_idle and found is not None:
-            self._idle[number] = found
+        connection = self._idle.pop(number, None) or self._open.get(number)
+        if is_idle and connection is not None:
+            self._idle[number] = connection
 
 
 class _Connection(socket.socket):
@@ -180,6 +180,8 @@ def _connection_class(seconds: float, seats: Seats) -> Any:
     from uvicorn.protocols.http.h11_impl import H11Protocol
 
     class Connection(H11Protocol):
+        """A connection that is closed if it is idle, or its client reads nothing, for too long."""
+
         _idle: asyncio.TimerHandle | None = None
         _unread: asyncio.TimerHandle | None = None
 

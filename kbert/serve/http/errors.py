@@ -38,12 +38,12 @@ def drop_frames(error: BaseException) -> None:
         ...     print(error.__traceback__)
         None
     """
-    seen: set[int] = set()
+    seen_ids: set[int] = set()
     waiting: list[BaseException | None] = [error]
     while waiting:
-        each = waiting.pop()
-        if each is None or id(each) in seen:
+        current = waiting.pop()
+        if current is None or id(current) in seen_ids:
             continue
-        seen.add(id(each))
-        each.__traceback__ = None
-        waiting += [each.__cause__, each.__context__]
+        seen_ids.add(id(current))
+        current.__traceback__ = None
+        waiting += [current.__cause__, current.__context__]

@@ -113,11 +113,11 @@ async def run(
             await asyncio.wait(tasks.values(), return_when=asyncio.FIRST_COMPLETED)
             if tasks["load"].done():
                 tasks["load"].result()  # raises the error of loading
-                more = await application.begin()
+                more_addresses = await application.begin()
                 application.is_ready = True
                 tasks["watch"] = asyncio.create_task(application.watch())
                 scheme = "https" if tls else "http"
-                started([address(scheme, options.host, listener.getsockname()[1]), *more])
+                started([address(scheme, options.host, listener.getsockname()[1]), *more_addresses])
                 waiting = [tasks[name] for name in ("server", "stop", "watch")]
                 await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
             logging.info("Stopping")

@@ -267,8 +267,8 @@ class Batcher:
         results, seconds, runs = done.result()
         rows = sum(part.rows for part in batch.parts)
         if not batch.stop.is_set:
-            each = seconds / rows
-            self._seconds_per_row += (each - self._seconds_per_row) * 0.2
+            seconds_per_row = seconds / rows
+            self._seconds_per_row += (seconds_per_row - self._seconds_per_row) * 0.2
         self._metrics.batches.labels(self._model, batch.parts[0].entry.name).inc(runs)
         self._metrics.batch_texts.labels(self._model).observe(rows)
         self._metrics.batch_seconds.labels(self._model).observe(seconds)
@@ -313,8 +313,8 @@ def _run_timed(batch: list[_Part], stop: Stop) -> tuple[list[Arrays | Exception]
         elif len(batch) == 1:
             results.append(_refusal(error))
         else:  # run each part alone: one text that the model rejects must not fail the others
-            alone = [_run_timed([part], stop) for part in batch]
-            results += [result for each, _, _ in alone for result in each]
+            part_runs = [_run_timed([part], stop) for part in batch]
+            results += [result for part_results, _, _ in part_runs for result in part_results]
             runs += len(batch)
         drop_frames(error)  # the frames refer to the inputs of all parts
     return results, time.perf_counter() - start, runs

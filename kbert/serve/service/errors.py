@@ -40,5 +40,5 @@ def most_said(error: BaseException) -> str:
         '[At most 3 bytes. Received:] [5]'
     """
     lines = [_PLACES.sub("", line.strip()) for line in str(error).splitlines()]
-    said = [line for line in lines if line and not line.startswith(_HEADINGS)]
-    return (said or [type(error).__name__])[0][:300]
+    informative_lines = [line for line in lines if line and not line.startswith(_HEADINGS)]
+    return (informative_lines or [type(error).__name__])[0][:300]

@@ -57,9 +57,9 @@ def make_server(
         """Returns the result of `answer`, in time; converts errors to gRPC's status codes."""
         try:
             _check_token(context, token)
-            left = context.time_remaining()
+            time_left = context.time_remaining()
             limit = options.timeout_seconds
-            async with asyncio.timeout(limit if left is None else min(left, limit)):
+            async with asyncio.timeout(limit if time_left is None else min(time_left, limit)):
                 return await answer()
         except Refused as error:
             code, text = _CODES.get(error.status, "UNKNOWN"), str(error)
@@ -74,6 +74,8 @@ def make_server(
         return await context.abort(getattr(grpc.StatusCode, code), text)
 
     class Prediction(prediction_service_pb2_grpc.PredictionServiceServicer):
+        """TensorFlow Serving's PredictionService: predictions and signatures of models."""
+
         async def Predict(self, request: Any, context: Any) -> Any:
             return await guarded(context, lambda: self._predict(request))
 
@@ -90,10 +92,10 @@ def make_server(
 
             number, entry, parts = await models.run(name, version, prepare)
             outputs = json_rows.joined(parts)
-            wanted = (
+            output_names = (
                 set(request.output_filter) or outputs.keys()
             )  # a name may be there 50,000 times
-            if unknown := min(wanted - outputs.keys(), default=None):
+            if unknown := min(output_names - outputs.keys(), default=None):
                 raise Refused(
                     400,
                     f"The outputs of the signature {entry.name!r} are {', '.join(outputs)}. "
@@ -101,7 +103,7 @@ def make_server(
                 )
             answer = predict_pb2.PredictResponse()
             answer.model_spec.CopyFrom(_spec(request, name, number, signature))
-            for output in sorted(wanted):
+            for output in sorted(output_names):
                 answer.outputs[output].CopyFrom(tf.make_tensor_proto(outputs[output]))
             return answer
 
@@ -114,16 +116,18 @@ def make_server(
             name, version = _model_of(request.model_spec)
             if list(request.metadata_field) != ["signature_def"]:
                 raise Refused(400, "`metadata_field` must be signature_def. Received: another")
-            found = models.find(name).find(version)
+            served = models.find(name).find(version)
             signatures = get_model_metadata_pb2.SignatureDefMap()
-            fields = {"signature_def": found.loaded.signature_defs()}
+            fields = {"signature_def": served.loaded.signature_defs()}
             json_format.ParseDict(fields, signatures)
             answer = get_model_metadata_pb2.GetModelMetadataResponse()
-            answer.model_spec.CopyFrom(_spec(request, name, found.number, ""))
+            answer.model_spec.CopyFrom(_spec(request, name, served.number, ""))
             answer.metadata["signature_def"].Pack(signatures)
             return answer
 
     class Status(model_service_pb2_grpc.ModelServiceServicer):
+        """TensorFlow Serving's ModelService: the status of models' versions."""
+
         async def GetModelStatus(self, request: Any, context: Any) -> Any:
             return await guarded(context, lambda: self._status(request))
 
@@ -152,14 +156,14 @@ def make_server(
     prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server(Prediction(), server)
     model_service_pb2_grpc.add_ModelServiceServicer_to_server(Status(), server)
     address = f"[{options.host}]" if ":" in options.host else options.host
-    place = f"{address}:{options.grpc_port}"
+    target = f"{address}:{options.grpc_port}"
     try:
         if tls is None:
-            port = server.add_insecure_port(place)
+            port = server.add_insecure_port(target)
         else:
-            port = server.add_secure_port(place, grpc.ssl_server_credentials([tls]))
+            port = server.add_secure_port(target, grpc.ssl_server_credentials([tls]))
     except RuntimeError as error:
-        raise OSError(f"The port for gRPC cannot be opened. Received: {place}") from error
+        raise OSError(f"The port for gRPC cannot be opened. Received: {target}") from error
     return server, port
 
 
@@ -228,8 +232,8 @@ def _check_token(context: Any, token: bytes | None) -> None:
     """Raises `Refused` (401) unless the metadata of a call have the token; None = no token."""
     if token is None:
         return
-    given = dict(context.invocation_metadata() or ()).get("authorization", "")
-    given = given.encode() if isinstance(given, str) else given
-    scheme, _, found = given.partition(b" ")
-    if not (scheme.lower() == b"bearer" and hmac.compare_digest(found.strip(), token)):
+    header = dict(context.invocation_metadata() or ()).get("authorization", "")
+    header = header.encode() if isinstance(header, str) else header
+    scheme, _, sent_token = header.partition(b" ")
+    if not (scheme.lower() == b"bearer" and hmac.compare_digest(sent_token.strip(), token)):
         raise Refused(401, "A request must have the service's token. Received: none, or another")

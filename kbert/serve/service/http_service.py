@@ -88,8 +88,8 @@ class HttpService(Application):
     def count(self, request: Any, route: str, status: int, seconds: float) -> None:
         # Unknown names are not counted separately: each guess would be a new counter.
         model = request.path_params.get("model", "")
-        known = model if self._models.has(model) else ""
-        self._metrics.requests.labels(known, route, status).inc()
+        label = model if self._models.has(model) else ""
+        self._metrics.requests.labels(label, route, status).inc()
         self._metrics.request_seconds.labels(route).observe(seconds)
 
     def routes(self) -> list[Any]:
@@ -106,12 +106,12 @@ class HttpService(Application):
             self.route("embed", "/embed", "POST", self._embed),
             self.route("fill_mask", "/fill_mask", "POST", self._fill_mask),
         ]
-        for place in (model, model + "/versions/{version}"):
+        for path in (model, model + "/versions/{version}"):
             routes += [
-                self.route("predict", place + ":predict", "POST", self._predict),
-                self.route("verb", place + ":{verb}", "POST", self._other_verb),
-                self.route("metadata", place + "/metadata", "GET", self._metadata),
-                self.route("status", place, "GET", self._status),
+                self.route("predict", path + ":predict", "POST", self._predict),
+                self.route("verb", path + ":{verb}", "POST", self._other_verb),
+                self.route("metadata", path + "/metadata", "GET", self._metadata),
+                self.route("status", path, "GET", self._status),
             ]
         return routes
 
@@ -142,19 +142,19 @@ class HttpService(Application):
         raise Refused(404, f"Models support only :predict. Received: {f':{verb}'!r}")
 
     async def _predict(self, request: Any) -> dict[str, Any]:
-        wanted = await self.read(request)
-        json_rows.refuse_unknown(wanted, ("signature_name", "instances", "inputs"))
-        signature = json_rows.text_of(wanted, "signature_name", _DEFAULT) or _DEFAULT
+        content = await self.read(request)
+        json_rows.refuse_unknown(content, ("signature_name", "instances", "inputs"))
+        signature = json_rows.text_of(content, "signature_name", _DEFAULT) or _DEFAULT
 
         def prepare(loaded: LoadedModel) -> Any:
             entry = loaded.entry(signature)
-            return entry, json_rows.read_inputs(wanted, entry, self._limits.max_texts)
+            return entry, json_rows.read_inputs(content, entry, self._limits.max_texts)
 
         name = request.path_params["model"]
         _, entry, parts = await self._run(request, name, _version(request), prepare)
-        if "inputs" in wanted:
+        if "inputs" in content:
             return {"outputs": json_rows.write_columns(parts)}
-        rows = len(wanted["instances"])
+        rows = len(content["instances"])
         return {"predictions": json_rows.write_rows(entry, parts, rows)}
 
     async def _embed(self, request: Any) -> dict[str, Any]:
@@ -187,16 +187,16 @@ class HttpService(Application):
         Returns:
             The parts of the outputs, and the signature.
         """
-        wanted = await self.read(request)
-        json_rows.refuse_unknown(wanted, ("texts", "model"))
-        name = self._models.only(json_rows.text_of(wanted, "model", None), find, what)
+        content = await self.read(request)
+        json_rows.refuse_unknown(content, ("texts", "model"))
+        name = self._models.only(json_rows.text_of(content, "model", None), find, what)
 
         def prepare(loaded: LoadedModel) -> tuple[Entry, Arrays]:
             entry = find(loaded)
             if entry is None:  # a newer version may no longer have the signature
                 raise Refused(400, f"`model` must be one that {what}. Received: {name!r}")
             (text,) = entry.inputs
-            texts, most = wanted.get("texts"), self._limits.max_texts
+            texts, most = content.get("texts"), self._limits.max_texts
             return entry, {text: json_rows.read_array(texts, entry.inputs[text], "texts", most)}
 
         _, entry, parts = await self._run(request, name, None, prepare, ragged=ragged)

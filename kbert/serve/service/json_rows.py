@@ -130,7 +130,7 @@ def read_array(value: Any, spec: Spec, name: str, most: int | None) -> np.ndarra
         if len(sizes) > 1:
             raise refuse(f"lists of different lengths, {min(sizes)} and {max(sizes)}")
         shape.append(sizes.pop() if sizes else 0)
-        level = [x for each in level for x in each]
+        level = [x for items in level for x in items]
     if spec.is_string:
         leaves = np.empty(len(level), object)
         leaves[:] = [_read_string(x, refuse) for x in level]
@@ -189,10 +189,10 @@ def write_masks(parts: Sequence[Arrays]) -> list[list[list[dict[str, Any]]]]:
     Returns:
         For each text, for each of its masks, a list of {"token", "probability"}, the best first.
     """
-    found = []
+    answers = []
     for part in parts:
         for tokens, probabilities in zip(part["tokens"], part["probabilities"], strict=True):
-            found.append(
+            answers.append(
                 [
                     [
                         {"token": text(token), "probability": probability}
@@ -202,7 +202,7 @@ def write_masks(parts: Sequence[Arrays]) -> list[list[list[dict[str, Any]]]]:
                     if any(best)  # all tokens are empty in padding after a text's last mask
                 ]
             )
-    return found
+    return answers
 
 
 def joined(parts: Sequence[Arrays]) -> Arrays:

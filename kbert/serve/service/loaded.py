@@ -92,14 +92,14 @@ class Entry:
         self.has_row_outputs = all(map(_has_rows, self.outputs.values()))
         fixed = all(x.shape and None not in x.shape[1:] for x in self.outputs.values())
         self.merges = self.is_rows and self.has_row_outputs and fixed
-        taken = [(x.dtype, x.shape) for x in self.inputs.values()]
-        self.takes_text = taken == [(np.dtype(object), (None,))]
-        found = [
+        input_types = [(x.dtype, x.shape) for x in self.inputs.values()]
+        self.takes_text = input_types == [(np.dtype(object), (None,))]
+        vector_outputs = [
             output
             for output, x in self.outputs.items()
             if x.dtype.kind == "f" and x.shape and len(x.shape) == 2
         ]
-        self.vectors = found[0] if self.takes_text and len(found) == 1 else None
+        self.vectors = vector_outputs[0] if self.takes_text and len(vector_outputs) == 1 else None
 
     @classmethod
     def of_graph(cls, name: str, function: Any, owner: Any = None) -> Entry:
@@ -150,7 +150,9 @@ class Entry:
         spec = self.inputs[name]
         fits = spec.shape is None or (
             len(spec.shape) == len(shape)
-            and all(want in (None, got) for want, got in zip(spec.shape, shape, strict=True))
+            and all(
+                expected in (None, size) for expected, size in zip(spec.shape, shape, strict=True)
+            )
         )
         if not fits or dtype != spec.tensorflow:
             raise Refused(
@@ -199,13 +201,13 @@ class LoadedModel:
 
     def __init__(self, folder: PathLike, threads: int = 0) -> None:
         self.folder = os.fspath(folder)
-        there = [name for name in (SAVED_MODEL, EXPORT) if (Path(folder) / name).is_file()]
-        if len(there) > 1:
+        present_files = [name for name in (SAVED_MODEL, EXPORT) if (Path(folder) / name).is_file()]
+        if len(present_files) > 1:
             raise ValueError(
                 "The folder of a version must have either a SavedModel or an export to a runtime, "
-                f"not both: {' and '.join(there)}. Received: {self.folder}"
+                f"not both: {' and '.join(present_files)}. Received: {self.folder}"
             )
-        load = _load_exported if there == [EXPORT] else _load_saved_model
+        load = _load_exported if present_files == [EXPORT] else _load_saved_model
         try:
             self._loaded, self.entries = load(self.folder, threads)
         except Exception as error:  # a damaged file can raise any error
@@ -239,8 +241,8 @@ class LoadedModel:
 
     def vectors(self) -> Entry | None:
         """Returns the signature that embeds texts; None if there is none."""
-        found = (self.entries.get(name) for name in ("embed", "features"))
-        return next((entry for entry in found if entry is not None and entry.vectors), None)
+        candidates = (self.entries.get(name) for name in ("embed", "features"))
+        return next((entry for entry in candidates if entry is not None and entry.vectors), None)
 
     def fill_mask(self) -> Entry | None:
         """Returns the signature that fills masks; None if there is none."""

@@ -27,29 +27,29 @@ class Metrics:
         import prometheus_client as prometheus
 
         self._registry = prometheus.CollectorRegistry()
-        own: dict[str, Any] = {"registry": self._registry}
-        prometheus.ProcessCollector(**own)  # memory, processor time, open files
+        options: dict[str, Any] = {"registry": self._registry}
+        prometheus.ProcessCollector(**options)  # memory, processor time, open files
 
         def counter(name: str, text: str, *labels: str) -> Any:
-            return prometheus.Counter(name, text, labels, **own)
+            return prometheus.Counter(name, text, labels, **options)
 
         self.requests = counter("kbert_requests", "Requests.", "model", "route", "status")
         self.request_seconds = prometheus.Histogram(
-            "kbert_request_seconds", "Duration of a request.", ["route"], **own
+            "kbert_request_seconds", "Duration of a request.", ["route"], **options
         )
         self.texts = counter("kbert_texts", "Accepted texts.", "model")
         self.batches = counter("kbert_batches", "Runs of a signature.", "model", "signature")
         self.batch_texts = prometheus.Histogram(
-            "kbert_batch_texts", "Texts per run.", ["model"], buckets=_SIZES, **own
+            "kbert_batch_texts", "Texts per run.", ["model"], buckets=_SIZES, **options
         )
         self.batch_seconds = prometheus.Histogram(
-            "kbert_batch_seconds", "Duration of a run.", ["model"], **own
+            "kbert_batch_seconds", "Duration of a run.", ["model"], **options
         )
         self.waiting = prometheus.Gauge(
-            "kbert_waiting_texts", "Texts that are waiting.", ["model"], **own
+            "kbert_waiting_texts", "Texts that are waiting.", ["model"], **options
         )
         self.version = prometheus.Gauge(
-            "kbert_newest_version", "Newest version that is served.", ["model"], **own
+            "kbert_newest_version", "Newest version that is served.", ["model"], **options
         )
 
     def text(self) -> bytes:

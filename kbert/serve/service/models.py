@@ -52,9 +52,9 @@ def version_folders(folder: PathLike) -> dict[int, Path]:
     folder = Path(folder)
     if _is_whole(folder):
         return {int(folder.name) if _VERSION.fullmatch(folder.name) else 1: folder}
-    found = {int(p.name): p for p in folder.iterdir() if _VERSION.fullmatch(p.name)}
-    whole = [number for number in found if _is_whole(found[number])]
-    return {number: found[number] for number in sorted(whole, reverse=True)}
+    folders = {int(p.name): p for p in folder.iterdir() if _VERSION.fullmatch(p.name)}
+    complete = [number for number in folders if _is_whole(folders[number])]
+    return {number: folders[number] for number in sorted(complete, reverse=True)}
 
 
 def _load(folder: Path, threads: int) -> LoadedModel:
@@ -125,16 +125,16 @@ class Model:
             OSError: the folder cannot be read.
         """
         loop = asyncio.get_running_loop()
-        there = await loop.run_in_executor(pool, version_folders, self.folder)
+        folders = await loop.run_in_executor(pool, version_folders, self.folder)
         served: list[int] = []
-        for number, folder in there.items():
+        for number, folder in folders.items():
             if len(served) == self._options.num_versions:
                 break
             if number not in self.versions and not await self._load(pool, number, folder):
                 continue
             served.append(number)
-        for gone in set(self.failed) - set(there):
-            del self.failed[gone], self._tries[gone]
+        for removed in set(self.failed) - set(folders):
+            del self.failed[removed], self._tries[removed]
         if served:  # an empty folder is more likely a mistake: keep what is served
             for number in set(self.versions) - set(served):
                 task = asyncio.create_task(self._retire(self.versions.pop(number)))
@@ -162,8 +162,8 @@ class Model:
         Returns:
             Whether the version is loaded; the error of a failure is logged and added to `failed`.
         """
-        again, wait = self._tries.get(number, (0.0, max(self._options.poll_seconds, 0.1)))
-        if time.monotonic() < again:
+        next_try, wait = self._tries.get(number, (0.0, max(self._options.poll_seconds, 0.1)))
+        if time.monotonic() < next_try:
             return False
         start = time.monotonic()
         try:
@@ -288,16 +288,16 @@ class Models:
             if has(self.find(name).find(None).loaded) is None:
                 raise Refused(400, f"`model` must be one that {what}. Received: {name[:100]!r}")
             return name
-        found = [
+        matching_names = [
             name for name, model in self._models.items() if has(model.find(None).loaded) is not None
         ]
-        if len(found) != 1:
+        if len(matching_names) != 1:
             raise Refused(
-                400 if found else 404,
+                400 if matching_names else 404,
                 f"`model` must be given unless exactly one model {what}. Received: none, of "
-                f"{len(found)} ({', '.join(sorted(found))})",
+                f"{len(matching_names)} ({', '.join(sorted(matching_names))})",
             )
-        return found[0]
+        return matching_names[0]
 
     async def run(
         self,
@@ -356,10 +356,10 @@ class Models:
         model = self.find(name)
         if number is not None and number not in model.failed:
             model.find(number)
-        found: dict[int, tuple[str, str, str]] = {
+        states: dict[int, tuple[str, str, str]] = {
             version: ("END", "UNKNOWN", why) for version, why in model.failed.items()
         }
-        found |= dict.fromkeys(model.versions, ("AVAILABLE", "OK", ""))
+        states |= dict.fromkeys(model.versions, ("AVAILABLE", "OK", ""))
         return {
             "model_version_status": [
                 {
@@ -367,7 +367,7 @@ class Models:
                     "state": state,
                     "status": {"error_code": code, "error_message": why},
                 }
-                for version, (state, code, why) in sorted(found.items(), reverse=True)
+                for version, (state, code, why) in sorted(states.items(), reverse=True)
                 if number in (None, version)
             ]
         }

@@ -78,7 +78,7 @@ def needs_tensorflow(options: ServiceOptions) -> bool:
         return True
     try:
         versions = [version_folders(folder) for folder in options.folders().values()]
-        folders = [folder for each in versions for folder in each.values()]
+        folders = [folder for model_versions in versions for folder in model_versions.values()]
         return any((folder / SAVED_MODEL).is_file() for folder in folders)
     except OSError:  # loading raises it again
         return True
@@ -115,18 +115,18 @@ def _allow_files(options: ServiceOptions) -> None:
     except ImportError:  # Windows, which has no such limit
         return
     listeners = 1 if options.grpc_port is None else 2
-    wanted = listeners * (options.max_connections + _OTHER_FILES)
+    num_files = listeners * (options.max_connections + _OTHER_FILES)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     infinite = resource.RLIM_INFINITY
-    if soft == infinite or soft >= wanted:
+    if soft == infinite or soft >= num_files:
         return
-    if hard != infinite and hard < wanted:
+    if hard != infinite and hard < num_files:
         raise ValueError(
-            f"The connections require {wanted} open files, but a process may have {hard}: raise "
+            f"The connections require {num_files} open files, but a process may have {hard}: raise "
             "the limit (ulimit -n) or lower max_connections. Received: "
             f"max_connections={options.max_connections}"
         )
-    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (num_files, hard))
 
 
 def _read_token(path: str) -> bytes:

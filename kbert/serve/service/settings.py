@@ -120,7 +120,7 @@ class ServiceOptions(HttpOptions):
 
     def folders(self) -> dict[str, str]:
         """Returns model name -> folder; ValueError if `model` is empty or invalid."""
-        found: dict[str, str] = {}
+        folder_of: dict[str, str] = {}
         for item in self.model:
             name, equals, folder = item.partition("=")
             if not (equals and folder and _NAME.fullmatch(name)):
@@ -128,9 +128,9 @@ class ServiceOptions(HttpOptions):
                     "`model` must be NAME=FOLDER, with a name of letters, digits and . _ - only. "
                     f"Received: {item!r}"
                 )
-            if name in found:
+            if name in folder_of:
                 raise ValueError(f"Names of models must be unique. Received: {name!r} twice")
-            found[name] = folder
-        if not found:
+            folder_of[name] = folder
+        if not folder_of:
             raise ValueError("A service requires at least one model. Received: none")
-        return found
+        return folder_of
