@@ -93,7 +93,7 @@ def test_pictures_of_what_fit_and_report_return(encoder, tokenizer):
     assert figure.axes[-1].get_xlabel() == "epoch"
     figure = visualization.confusion_matrix(task.report(TEXTS, labels))
     assert [text.get_text() for text in figure.axes[0].get_xticklabels()] == ["ham", "spam"]
-    with pytest.raises(ValueError, match=r"two epochs or more.*1 epochs"):
+    with pytest.raises(ValueError, match=r"at least two epochs.*1 epochs"):
         visualization.learning_curve(task.fit(TEXTS, labels, **{**QUICK, "epochs": 1}))
 
 
