@@ -57,6 +57,10 @@ class Row:
 def _config(
     num_layers: int, hidden_size: int, num_heads: int, vocabulary_size: int, **changes: Any
 ) -> EncoderConfig:
+    """Returns the config of a BERT-like encoder; `changes` are other fields of `EncoderConfig`.
+
+    The feed-forward width is four times the hidden size unless it is changed.
+    """
     fields = {"intermediate_size": 4 * hidden_size, **changes}
     return EncoderConfig(
         vocabulary_size=vocabulary_size,
@@ -84,6 +88,7 @@ def _roberta(
     tokenizer: str = "bpe",
     **changes: Any,
 ) -> Row:
+    """Returns the table entry of a RoBERTa; `changes` are fields of its config."""
     values = {"num_segments": 0, "activation": "gelu", "layer_norm_epsilon": 1e-5, **changes}
     values = {"padding_id": 1, **values}
     heads = hidden_size // 64
@@ -91,6 +96,7 @@ def _roberta(
 
 
 def _longformer(num_layers: int, hidden_size: int) -> Row:
+    """Returns the table entry of a Longformer."""
     long: dict[str, Any] = {
         "max_positions": 4096,
         "attention_pattern": (512,),
@@ -128,6 +134,7 @@ def _modernbert(
     vocabulary_size: int = _MODERN,
     **changes: Any,
 ) -> Row:
+    """Returns the table entry of a ModernBERT; `changes` are fields of its config."""
     values: dict[str, Any] = {
         "intermediate_size": intermediate_size,
         "max_positions": 8192,
@@ -194,6 +201,7 @@ _NOMIC: dict[str, Any] = {
 
 
 def _roformer(num_layers: int, hidden_size: int, max_positions: int) -> Row:
+    """Returns the table entry of a RoFormer."""
     values: dict[str, Any] = {
         "max_positions": max_positions,
         "activation": "gelu",
@@ -237,6 +245,7 @@ def _eurobert(
     num_key_value_heads: int | None,
     intermediate_size: int,
 ) -> Row:
+    """Returns the table entry of a EuroBERT."""
     values: dict[str, Any] = {
         **_LLAMA,
         "num_key_value_heads": num_key_value_heads,
@@ -249,6 +258,7 @@ def _eurobert(
 
 
 def _deberta(num_layers: int, hidden_size: int) -> Row:
+    """Returns the table entry of a DeBERTa."""
     values: dict[str, Any] = {
         "num_segments": 0,
         "activation": "gelu",
@@ -262,6 +272,7 @@ def _deberta(num_layers: int, hidden_size: int) -> Row:
 
 
 def _mpnet() -> Row:
+    """Returns the table entry of MPNet."""
     values: dict[str, Any] = {
         "num_segments": 0,
         "activation": "gelu",
@@ -281,6 +292,7 @@ def _squeezebert() -> Row:
 def _convbert(
     num_layers: int, hidden_size: int, num_heads: int, embedding_size: int, **part: Any
 ) -> Row:
+    """Returns the table entry of a ConvBERT; `part` are options of its convolution."""
     values: dict[str, Any] = {
         "activation": "gelu",
         "pooler_activation": None,
@@ -291,6 +303,7 @@ def _convbert(
 
 
 def _xlnet(num_layers: int, hidden_size: int) -> Row:
+    """Returns the table entry of an XLNet."""
     config = XlnetConfig(
         vocabulary_size=_XLNET,
         hidden_size=hidden_size,
@@ -306,6 +319,7 @@ def _xlnet(num_layers: int, hidden_size: int) -> Row:
 def _transformer_xl(
     num_layers: int, hidden_size: int, num_heads: int, intermediate_size: int, **values: Any
 ) -> Row:
+    """Returns the table entry of a Transformer-XL; `values` are fields of its config."""
     config = TransformerXlConfig(
         hidden_size=hidden_size,
         num_layers=num_layers,
@@ -337,6 +351,7 @@ def _reformer(
 
 
 def _mobilebert(**part: Any) -> Row:
+    """Returns the table entry of a MobileBERT; `part` are options of its bottleneck."""
     values: dict[str, Any] = {
         "intermediate_size": 512,
         "activation": "relu",
@@ -364,6 +379,7 @@ def _elmo(num_highway: int, lstm_size: int, projection_size: int) -> Row:
 
 
 def _gpt2(num_layers: int, hidden_size: int, num_heads: int | None = None) -> Row:
+    """Returns the table entry of a GPT-2."""
     heads = num_heads or hidden_size // 64
     sizes: dict[str, Any] = {
         "num_layers": num_layers,
@@ -377,6 +393,7 @@ def _gpt2(num_layers: int, hidden_size: int, num_heads: int | None = None) -> Ro
 def _transformer(
     num_layers: int, hidden_size: int, num_heads: int, intermediate_size: int, dropout: float
 ) -> Row:
+    """Returns the table entry of an encoder-decoder of "Attention Is All You Need"."""
     config = Seq2SeqConfig(
         vocabulary_size=37000,
         hidden_size=hidden_size,

@@ -32,31 +32,33 @@ class Config(Registered, sort="config"):
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the fields as a dict for JSON, without fields in `LATER` at their defaults."""
-        unsaid = {field.name: field.default for field in dataclasses.fields(self)}
-        unsaid = {name: unsaid[name] for name in self.LATER}
+        later_defaults = {field.name: field.default for field in dataclasses.fields(self)}
+        later_defaults = {name: later_defaults[name] for name in self.LATER}
         fields = dataclasses.asdict(self)
-        return {k: v for k, v in fields.items() if k not in unsaid or v != unsaid[k]}
+        return {
+            k: v for k, v in fields.items() if k not in later_defaults or v != later_defaults[k]
+        }
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Self:
         """Builds a config from a dict of `to_dict`; unknown or missing keys raise ValueError."""
-        known = [field.name for field in dataclasses.fields(cls)]
+        field_names = [field.name for field in dataclasses.fields(cls)]
         for key in fields:
-            if key not in known:
-                close = difflib.get_close_matches(str(key), known, n=3)
-                hint = f" Did you mean: {', '.join(close)}?" if close else ""
+            if key not in field_names:
+                close_names = difflib.get_close_matches(str(key), field_names, n=3)
+                hint = f" Did you mean: {', '.join(close_names)}?" if close_names else ""
                 raise ValueError(
-                    f"{cls.__name__} has no such field.{hint} Known: {', '.join(known)}. "
+                    f"{cls.__name__} has no such field.{hint} Known: {', '.join(field_names)}. "
                     f"Received: {key!r}"
                 )
-        missing = [
+        missing_names = [
             field.name
             for field in dataclasses.fields(cls)
             if field.default is dataclasses.MISSING and field.name not in fields
         ]
-        if missing:
+        if missing_names:
             raise ValueError(
-                f"{cls.__name__} requires {', '.join(missing)}. Received: "
+                f"{cls.__name__} requires {', '.join(missing_names)}. Received: "
                 f"{', '.join(map(str, fields)) or 'nothing'}"
             )
         return cls(**fields)

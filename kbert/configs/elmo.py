@@ -87,6 +87,7 @@ class ElmoConfig(Config):
         check_rate("dropout", self.dropout)
 
     def _check_filters(self) -> None:
+        """Raises ValueError for invalid `filters`, and makes them a tuple of tuples."""
         filters = self.filters
         pairs = isinstance(filters, list | tuple) and bool(filters)
         if not pairs or not all(isinstance(f, list | tuple) and len(f) == 2 for f in filters):

@@ -179,9 +179,9 @@ class EncoderConfig(TransformerConfig):
         rows = self.vocabulary_size + self.num_segments
         rows += self.max_positions if self.positions == "learned" else 0
         rows += self.padding_id is not None
-        widened = width != self.hidden_size
-        widening = self.count_dense(width, self.hidden_size) if widened else 0
-        return rows * width + self.embedding_norm * self.count_norm(width) + widening
+        has_projection = width != self.hidden_size
+        projection_weights = self.count_dense(width, self.hidden_size) if has_projection else 0
+        return rows * width + self.embedding_norm * self.count_norm(width) + projection_weights
 
     def count_pooler(self) -> int:
         """Returns the number of weights of the pooler; 0 without one."""
@@ -195,6 +195,7 @@ class EncoderConfig(TransformerConfig):
         return self.num_key_value_heads or self.num_heads
 
     def _check_padding(self) -> None:
+        """Raises ValueError if `padding_id` is no id, or positions are not learned."""
         if self.padding_id is None:
             return
         check_count("padding_id", self.padding_id, minimum=0)
@@ -206,6 +207,7 @@ class EncoderConfig(TransformerConfig):
             )
 
     def _check_unused(self) -> None:
+        """Raises ValueError if an unsupported field (`UNUSED`) does not have its default."""
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if field.name in self.UNUSED and value != field.default:
@@ -227,8 +229,8 @@ class EncoderConfig(TransformerConfig):
         kind = _FORMER_PARTS.get(str(part.get("name")))
         if kind is not None:
             options = {name: value for name, value in part.items() if name != "name"}
-            former, edits = {**options, "kind": kind}, fields.get("edits", ())
-            edits = [former, *edits] if kind == "pruned" else [*edits, former]
+            part_edit, edits = {**options, "kind": kind}, fields.get("edits", ())
+            edits = [part_edit, *edits] if kind == "pruned" else [*edits, part_edit]
             fields = {**fields, "part": None, "edits": edits}
         return super().from_dict(fields)
 

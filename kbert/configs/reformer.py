@@ -126,15 +126,17 @@ class ReformerConfig(EncoderConfig):
         self._check_axes()
 
     def _check_pattern(self) -> None:
+        """Raises ValueError unless `attention_pattern` is a tuple of "local" and "lsh"."""
         pattern = self.attention_pattern
-        known = isinstance(pattern, tuple) and all(x in (LOCAL, LSH) for x in pattern)
-        if not known or not pattern:
+        are_known = isinstance(pattern, tuple) and all(kind in (LOCAL, LSH) for kind in pattern)
+        if not are_known or not pattern:
             raise ValueError(
                 '`attention_pattern` must name "local" or "lsh" attention, such as ("local", '
                 f'"lsh"). Received: {pattern!r}'
             )
 
     def _check_axes(self) -> None:
+        """Raises ValueError if `axial_shape` or `axial_sizes` do not fit the other fields."""
         shape, sizes = self.axial_shape, self.axial_sizes
         if self.positions != "axial":
             if shape is not None or sizes is not None:
@@ -216,14 +218,14 @@ class ReformerConfig(EncoderConfig):
 
     def count_blocks(self) -> int:
         width, heads = self.stream_size, self.num_heads * self.head_size
-        forward = 2 * width * self.intermediate_size + self.intermediate_size + width
+        feed_forward = 2 * width * self.intermediate_size + self.intermediate_size + width
         kernels = {LOCAL: 4, LSH: 3}
         kinds = [self.layer_attention(layer) for layer in range(self.num_layers)]
         attention = sum(kernels[kind] for kind in kinds) * width * heads
         norms = 2 * self.num_layers * self.count_norm(width) + self.count_norm(self.hidden_size)
-        return self.num_layers * forward + attention + norms
+        return self.num_layers * feed_forward + attention + norms
 
 
 def _is_even(number: Any) -> bool:
-    whole = isinstance(number, int) and not isinstance(number, bool)
-    return whole and number >= 2 and number % 2 == 0
+    is_whole = isinstance(number, int) and not isinstance(number, bool)
+    return is_whole and number >= 2 and number % 2 == 0

@@ -98,9 +98,11 @@ class Seq2SeqConfig(Config):
     def count_parameters(self) -> int:
         """Returns the number of weights of a model of this config, by formula."""
         width = self.hidden_size
-        learned = 2 * self.max_positions if self.positions == "learned" else 0
+        position_rows = 2 * self.max_positions if self.positions == "learned" else 0
         # Norms of one side; there are two sides, and a norm has a scale and a shift.
         norms = (self.block == "pre_norm") + (self.embeddings == "normalised")
         encoder = self.num_layers * count_block(width, self.intermediate_size)
         decoder = self.decoder_layers * count_block(width, self.intermediate_size, 2)
-        return (self.vocabulary_size + learned) * width + encoder + decoder + 4 * norms * width
+        return (
+            (self.vocabulary_size + position_rows) * width + encoder + decoder + 4 * norms * width
+        )

@@ -92,9 +92,10 @@ class StaticConfig(EncoderConfig):
         self._check_uncounted()
 
     def _check_uncounted(self) -> None:
+        """Raises ValueError unless `uncounted_ids` is a tuple of ids of the vocabulary."""
         ids = self.uncounted_ids
-        listed = isinstance(ids, tuple) and all(type(x) is int for x in ids)
-        if not listed or not all(0 <= x < self.vocabulary_size for x in ids):
+        are_integers = isinstance(ids, tuple) and all(type(token_id) is int for token_id in ids)
+        if not are_integers or not all(0 <= token_id < self.vocabulary_size for token_id in ids):
             raise ValueError(
                 f"`uncounted_ids` must be token ids below vocabulary_size={self.vocabulary_size}. "
                 f"Received: {ids!r}"

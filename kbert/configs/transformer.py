@@ -113,6 +113,7 @@ class TransformerConfig(Config):
         return self.positions in ("rotary", "alibi")
 
     def _check_pattern(self) -> None:
+        """Raises ValueError unless `attention_pattern` is a tuple of "global" and valid windows."""
         pattern = self.attention_pattern
         if not isinstance(pattern, tuple) or not pattern:
             raise ValueError(
@@ -133,11 +134,14 @@ class TransformerConfig(Config):
                 )
 
     def _check_edits(self) -> None:
+        """Raises ValueError for invalid `edits`, and makes them a tuple of frozen mappings."""
         edits = self.edits
-        listed = isinstance(edits, list | tuple) and all(isinstance(x, Mapping) for x in edits)
-        kinds = [x.get("kind") for x in edits] if listed else [None]
-        named = all(isinstance(kind, str) for kind in kinds)
-        if not named or len(set(kinds)) < len(kinds):
+        are_mappings = isinstance(edits, list | tuple) and all(
+            isinstance(edit, Mapping) for edit in edits
+        )
+        kinds = [edit.get("kind") for edit in edits] if are_mappings else [None]
+        are_named = all(isinstance(kind, str) for kind in kinds)
+        if not are_named or len(set(kinds)) < len(kinds):
             raise ValueError(
                 "`edits` must be a list of objects, each with another name as its `kind`. "
                 f"Received: {edits!r}"
@@ -145,30 +149,32 @@ class TransformerConfig(Config):
         object.__setattr__(self, "edits", tuple(map(Frozen, edits)))
 
     def _check_exceptions(self) -> None:
-        known = ("attention", "gate", "heads")
-        named = self.bias_exceptions
-        listed = isinstance(named, tuple) and all(x in known for x in named)
-        if not listed or len(set(named)) < len(named):
+        """Raises ValueError for invalid `bias_exceptions`, such as "gate" without a gate."""
+        choices = ("attention", "gate", "heads")
+        exceptions = self.bias_exceptions
+        are_known = isinstance(exceptions, tuple) and all(name in choices for name in exceptions)
+        if not are_known or len(set(exceptions)) < len(exceptions):
             raise ValueError(
-                f"`bias_exceptions` must be some of {', '.join(known)}, without duplicates. "
-                f"Received: {named!r}"
+                f"`bias_exceptions` must be some of {', '.join(choices)}, without duplicates. "
+                f"Received: {exceptions!r}"
             )
-        if "gate" in named and self.feed_forward != "gated":
+        if "gate" in exceptions and self.feed_forward != "gated":
             raise ValueError(
                 '`bias_exceptions` may include "gate" only with a gated feed-forward part. '
-                f"Received: bias_exceptions={named}, feed_forward={self.feed_forward!r}"
+                f"Received: bias_exceptions={exceptions}, feed_forward={self.feed_forward!r}"
             )
 
     def _check_rotary(self) -> None:
+        """Raises ValueError if the rotary bases or the width of a head do not fit the positions."""
         bases = {name: getattr(self, name) for name in ("rotary_base", "local_rotary_base")}
-        given = {name: base for name, base in bases.items() if base is not None}
-        for name, base in given.items():
+        given_bases = {name: base for name, base in bases.items() if base is not None}
+        for name, base in given_bases.items():
             check_real(name, base, "above 1", lambda x: x > 1)
         if self.positions != "rotary":
-            if given:
+            if given_bases:
                 raise ValueError(
                     "`rotary_base` and `local_rotary_base` require positions='rotary'. Received: "
-                    f"{given}, positions={self.positions!r}"
+                    f"{given_bases}, positions={self.positions!r}"
                 )
             return
         if self.hidden_size // self.num_heads % 2:

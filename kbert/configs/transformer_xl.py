@@ -90,10 +90,13 @@ class TransformerXlConfig(XlnetConfig):
 
     def count_embeddings(self) -> int:
         sizes = self.cluster_sizes
-        projects = self.divisor > 1 or self.embedding_width != self.hidden_size
-        widened = sum(width for _, width in sizes) * self.hidden_size
-        return sum(entries * width for entries, width in sizes) + (widened if projects else 0)
+        has_projection = self.divisor > 1 or self.embedding_width != self.hidden_size
+        projection_weights = sum(width for _, width in sizes) * self.hidden_size
+        return sum(entries * width for entries, width in sizes) + (
+            projection_weights if has_projection else 0
+        )
 
     def count_blocks(self) -> int:
-        of_segments = 3 * self.hidden_size  # a bias, and embeddings of the same and another segment
-        return super().count_blocks() - self.num_layers * of_segments
+        # A bias, and embeddings of the same and another segment.
+        segment_weights = 3 * self.hidden_size
+        return super().count_blocks() - self.num_layers * segment_weights

@@ -28,6 +28,7 @@ def not_finite(outputs: Mapping[str, Any]) -> list[str]:
 
 
 def _is_bad(numbers: np.ndarray) -> bool:
+    """Whether an array has NaN or +inf, or only -inf; single -inf are allowed (masks)."""
     if numbers.dtype.kind == "V":  # bfloat16 is not one of NumPy's own types
         numbers = numbers.astype(np.float32)
     if numbers.dtype.kind != "f":

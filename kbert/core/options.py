@@ -232,6 +232,13 @@ class Options:
 
     @classmethod
     def _refuse_unknown(cls, given: Collection[str], error: type[Exception], text: str) -> None:
+        """Raises an error if one of the names is not a field.
+
+        Args:
+            given: names to check.
+            error: class of the error.
+            text: beginning of the message, a sentence without its full stop.
+        """
         known = cls.names()
         for name in given:
             if name not in known:
@@ -340,6 +347,7 @@ def _take(value: Any, kind: Any, details: Details) -> tuple[bool, Any]:
 
 
 def _in_range(value: float, details: Details) -> bool:
+    """Whether a number is within the bounds of an option."""
     return (
         (details.at_least is None or value >= details.at_least)
         and (details.above is None or value > details.above)
@@ -349,6 +357,10 @@ def _in_range(value: float, details: Details) -> bool:
 
 
 def _rule(kind: Any, details: Details) -> str:
+    """Returns in words what a value of an option must be, such as "a whole number from 1 to 8".
+
+    `kind` is its type; `details` has its choices and bounds.
+    """
     origin = typing.get_origin(kind) or kind
     if origin is str and details.choices is not None:
         return f"one of {', '.join(details.choices)}"

@@ -46,11 +46,17 @@ class Edit(Registered, Options, sort="edit"):
         """Raises ValueError if a config does not fit these options."""
 
     def layer_heads(self, config: Any, heads: Sequence[int]) -> Sequence[int]:
-        """Returns the number of heads of each layer with this edit, from those without it."""
+        """Returns the number of attention heads of each layer with this edit.
+
+        `heads` are the numbers without it.
+        """
         return heads
 
     def kernels(self, config: Any, kernels: Kernels) -> Kernels:
-        """Returns the kernel shapes of each block with this edit, from those without it."""
+        """Returns the kernel shapes (I, O) of each block with this edit.
+
+        `kernels` are those without it.
+        """
         return kernels
 
     def count_parameters(self, config: Any, kernels: Kernels) -> int:
@@ -64,19 +70,19 @@ class Edit(Registered, Options, sort="edit"):
 
 
 def products(model: Any) -> list[Any]:
-    """Returns the layers in the blocks that multiply by a kernel, each once.
+    """Returns the layers in a model's blocks that multiply by a kernel, each once.
 
     Raises:
         ValueError: there are none, as in blocks of layers that are not kbert's.
     """
     layers = [layer for block in model.blocks for layer in block._flatten_layers()]
-    found = [layer for layer in layers if hasattr(layer, "product")]
-    if not found:
+    dense_layers = [layer for layer in layers if hasattr(layer, "product")]
+    if not dense_layers:
         raise ValueError(
             "An edit requires kbert.layers.Dense layers in the model's blocks. Received: blocks "
             f"of {type(model.blocks[0]).__name__} without one"
         )
-    return found
+    return dense_layers
 
 
 def check_edit(edits: Sequence[Mapping[str, Any]], kind: str, maker: str) -> None:

@@ -46,12 +46,15 @@ class Pruned(Edit):
     )
 
     def check_config(self, config: Any) -> None:
-        for name, most in (("heads", "num_heads"), ("intermediate_sizes", "intermediate_size")):
-            numbers, limit = getattr(self, name), getattr(config, most)
+        for name, limit_name in (
+            ("heads", "num_heads"),
+            ("intermediate_sizes", "intermediate_size"),
+        ):
+            numbers, limit = getattr(self, name), getattr(config, limit_name)
             if numbers and (len(numbers) != config.num_blocks or max(numbers) > limit):
                 raise ValueError(
                     f"`{name}` must have a number for each of the {config.num_blocks} blocks, at "
-                    f"most {most}={limit}. Received: {numbers}"
+                    f"most {limit_name}={limit}. Received: {numbers}"
                 )
         if self.heads:
             check_heads_are_alone(config)
@@ -77,8 +80,10 @@ class Pruned(Edit):
 
     def layer_heads(self, config: Any, heads: Sequence[int]) -> list[int]:
         blocks, layers = config.num_blocks, config.num_layers
-        left = self.heads
-        return [left[i * blocks // layers] if left else heads[i] for i in range(layers)]
+        block_heads = self.heads
+        return [
+            block_heads[i * blocks // layers] if block_heads else heads[i] for i in range(layers)
+        ]
 
     def kernels(self, config: Any, kernels: Kernels) -> Kernels:
         return [
@@ -91,16 +96,19 @@ class Pruned(Edit):
 
     def count_parameters(self, config: Any, kernels: Kernels) -> int:
         hidden, size = config.hidden_size, config.hidden_size // config.num_heads
-        of_head = config.count_dense(hidden, 3 * size) + size * hidden
-        gated = config.feed_forward == "gated"
-        columns = config.count_dense(hidden, 1 + gated, "gate" if gated else "")
+        head_weights = config.count_dense(hidden, 3 * size) + size * hidden
+        is_gated = config.feed_forward == "gated"
+        columns = config.count_dense(hidden, 1 + is_gated, "gate" if is_gated else "")
         heads = sum(config.num_heads - number for number in self.heads)
         neurons = sum(config.intermediate_size - number for number in self.intermediate_sizes)
-        return -heads * of_head - neurons * (columns + hidden)
+        return -heads * head_weights - neurons * (columns + hidden)
 
 
 def check_heads_are_alone(config: Any) -> None:
-    """Raises ValueError if heads depend on each other, so that single heads cannot be pruned."""
+    """Raises ValueError if heads depend on each other, so that single heads cannot be pruned.
+
+    They do if they share keys and values, or with ALiBi.
+    """
     if config.num_key_value_heads is not None or config.positions == "alibi":
         raise ValueError(
             "Single heads can only be pruned if none shares keys and values with others "
@@ -111,7 +119,13 @@ def check_heads_are_alone(config: Any) -> None:
 
 
 def _rebuild(layer: Any, width: int, inner: Sequence[str]) -> None:
-    """Rebuilds the dense layers inside a layer with its new sizes, under the same paths."""
+    """Rebuilds the dense layers inside a layer with its new sizes, under the same paths.
+
+    Args:
+        layer: attention or feed-forward part of a block, whose size attributes have changed.
+        width: hidden width of its inputs.
+        inner: names of the attributes with the dense layers.
+    """
     layer._tracker.unlock()
     for name in inner:
         layer._tracker.untrack(getattr(layer, name))

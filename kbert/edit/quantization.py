@@ -22,17 +22,19 @@ _TABLE = "encoder/embeddings/token"  # a decoder's table is not rounded: it comp
 def quantization_aware(model: Any) -> Any:
     """Returns a copy of a model or task with the edit "rounding" (`kbert.edit.Rounding`).
 
-    Factors of its dense layers and token embeddings of an encoder are rounded to 8 bits, in
-    training and in inference. Gradients ignore the rounding. A model trained this way loses less
-    in `export(precision="int8")`, which leaves the rounding to the runtime. It is saved, loaded and
-    resumed like any other model, and adapters may be trained on it.
+    Inputs and kernels of the dense layers in the blocks, and the token embeddings of an encoder,
+    are rounded to 8 bits, in training and in inference. Gradients ignore the rounding. A model
+    trained this way loses less in `export(precision="int8")`, which leaves the rounding to the
+    runtime. It is saved, loaded and resumed like any other model, and adapters may be trained on
+    it.
 
     Args:
         model: a `kbert.Encoder` of any family, a `kbert.Decoder`, or a task on one; it is not
             changed.
 
     Returns:
-        A new encoder, decoder or task, not compiled. Its ranges are unknown until it is trained.
+        A new encoder, decoder or task, not compiled. Inputs are rounded only after training, which
+        measures their ranges.
 
     Raises:
         TypeError: the model is none of these.
@@ -70,17 +72,29 @@ def rounded(model: Any) -> Any:
 
 
 def _with_ranges(arrays: dict[str, np.ndarray], shapes: Mapping[str, Any]) -> Arrays:
-    new = {name: np.zeros(shapes[name], "float32") for name in shapes if name.endswith(_RANGE)}
-    return {**arrays, **new}
+    """Returns the arrays plus a range of 0 for each dense layer; a `Cut`, see `rebuilding`."""
+    ranges = {name: np.zeros(shapes[name], "float32") for name in shapes if name.endswith(_RANGE)}
+    return {**arrays, **ranges}
 
 
 def _rounded(arrays: dict[str, np.ndarray], shapes: Mapping[str, Any]) -> Arrays:
+    """Returns the arrays of the model without the edit, rounded to 8 bits; a `Cut`.
+
+    The kernels that have a range in `arrays` are rounded, and an encoder's token table.
+
+    Args:
+        arrays: name -> array of the model with the edit.
+        shapes: name -> shape in the model without it.
+
+    Raises:
+        ValueError: an array has NaN or infinity.
+    """
     check_finite(arrays, "the model that is rounded")  # integers cannot represent NaN
-    found: dict[str, np.ndarray] = {}
+    rounded_arrays: dict[str, np.ndarray] = {}
     for name in shapes:
-        x, is_table = arrays[name], name == _TABLE
+        array, is_table = arrays[name], name == _TABLE
         if is_table or name.removesuffix("/kernel") + _RANGE in arrays:
-            codes, scale = to_8_bits(x, axis=-1 if is_table else 0)
-            x = codes * scale
-        found[name] = x
-    return found
+            codes, scale = to_8_bits(array, axis=-1 if is_table else 0)
+            array = codes * scale
+        rounded_arrays[name] = array
+    return rounded_arrays

@@ -22,7 +22,7 @@ def fake_quantize(x: Tensor, axis: int) -> Tensor:
     """Rounds weights to 8 bits: to multiples of a scale, `max |x| / 127` along an axis.
 
     The gradient is that of the identity (a straight-through estimator; Bengio et al. 2013,
-    https://arxiv.org/abs/1308.3432).
+    https://arxiv.org/abs/1308.3432). In a context `without_rounding`, x is returned unchanged.
 
     Args:
         x: weights of any shape.
@@ -39,7 +39,11 @@ def fake_quantize(x: Tensor, axis: int) -> Tensor:
 
 
 def _rounded(x: Tensor, largest: Tensor) -> Tensor:
-    """Clips x to [-largest, largest] and rounds it to 127 steps per sign; computed in float32."""
+    """Clips x to [-largest, largest] and rounds it to 127 steps per sign.
+
+    `largest` (float32) broadcasts against x. The result is computed in float32 and has the dtype of
+    x; the gradient passes through the rounding.
+    """
     wide = ops.cast(x, "float32")
     scale = ops.where(largest > 0, largest, 1.0) / LEVELS
     clipped = ops.clip(wide, -LEVELS * scale, LEVELS * scale)
@@ -76,15 +80,20 @@ class FakeQuantization(keras.layers.Layer):
         )
 
     def call(self, rows: Tensor, kernel: Tensor, training: bool = False) -> tuple[Tensor, Tensor]:
-        """(N, I) and (I, O) -> the same shapes, rounded."""
+        """(N, I) and (I, O) -> the same shapes, rounded (unchanged in `without_rounding`).
+
+        In training, the range is updated by the rows first.
+        """
         if not is_rounded():
             return rows, kernel
-        kept = ops.convert_to_tensor(self.range)
+        current_range = ops.convert_to_tensor(self.range)
         if training:
             largest = ops.stop_gradient(ops.max(ops.abs(ops.cast(rows, "float32"))))
-            kept = ops.where(kept > 0, DECAY * kept + (1 - DECAY) * largest, largest)
-            self.range.assign(kept)
-        rows = ops.where(kept > 0, _rounded(rows, kept), rows)
+            current_range = ops.where(
+                current_range > 0, DECAY * current_range + (1 - DECAY) * largest, largest
+            )
+            self.range.assign(current_range)
+        rows = ops.where(current_range > 0, _rounded(rows, current_range), rows)
         return rows, fake_quantize(kernel, axis=0)
 
 
@@ -92,7 +101,7 @@ class FakeQuantizedRows(keras.layers.Layer):
     """Rounds the embeddings of a table to 8 bits, with one scale per row."""
 
     def call(self, rows: Tensor) -> Tensor:
-        """(…, W) -> (…, W)."""
+        """(…, W) -> (…, W), rounded; one scale for each embedding of width W."""
         return fake_quantize(rows, axis=-1)
 
 
@@ -119,12 +128,12 @@ class Rounding(Edit):
 
     def apply(self, model: keras.Model) -> None:
         for layer in products(model):
-            made = FakeQuantization(dtype=layer.dtype_policy, name="fake_quantization")
-            layer.add_edit(made, layer.kernel.shape)
+            quantizer = FakeQuantization(dtype=layer.dtype_policy, name="fake_quantization")
+            layer.add_edit(quantizer, layer.kernel.shape)
         embeddings: Any = model.embeddings
         if hasattr(embeddings, "add_edit"):
-            made = FakeQuantizedRows(dtype=embeddings.dtype_policy, name="fake_quantization")
-            embeddings.add_edit(made, embeddings.token.shape)
+            quantizer = FakeQuantizedRows(dtype=embeddings.dtype_policy, name="fake_quantization")
+            embeddings.add_edit(quantizer, embeddings.token.shape)
 
     def count_parameters(self, config: Any, kernels: Kernels) -> int:
         return sum(map(len, kernels))

@@ -45,6 +45,10 @@ def unpacked(path: Path) -> Path:
 
 
 def _unpack(path: Path, target: Path) -> None:
+    """Unpacks a zip file into the new folder `target`, which appears only when it is complete.
+
+    A damaged file raises ValueError.
+    """
     with atomic.naming(str(target)):
         target.parent.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(prefix=f"{target.name[:16]}-", dir=target.parent))

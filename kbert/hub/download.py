@@ -69,6 +69,11 @@ def _name(url: str) -> str:
 
 
 def _read(url: str, path: Path) -> bytes:
+    """Downloads a file and returns its content.
+
+    `path` is where the user may put the file instead, for the message. A failure raises
+    ConnectionError.
+    """
     try:
         with urllib.request.urlopen(url, timeout=_SECONDS) as source:
             return source.read()
@@ -80,9 +85,13 @@ def _read(url: str, path: Path) -> bytes:
 
 
 def _check(content: bytes, sha256: str, what: str | os.PathLike) -> None:
-    found = fingerprints.sha256(content)
-    if found != sha256:
+    """Raises ValueError unless a file's content has the SHA-256 `sha256` (hexadecimal).
+
+    `what` is the file's path or URL, for the message.
+    """
+    actual_sha256 = fingerprints.sha256(content)
+    if actual_sha256 != sha256:
         raise ValueError(
             f"The file's SHA-256 must be {sha256}: this is another version, or the file is "
-            f"damaged. Received: {found} of {os.fspath(what)}"
+            f"damaged. Received: {actual_sha256} of {os.fspath(what)}"
         )

@@ -48,29 +48,32 @@ def locate(name_or_path: PathLike, *, revision: str | None = None, weights: bool
         True
     """
     path = Path(name_or_path)
-    asked = os.fspath(name_or_path)
-    if not asked.startswith((*_URLS, "hf://")) and exists(asked):
+    given_name = os.fspath(name_or_path)
+    if not given_name.startswith((*_URLS, "hf://")) and exists(given_name):
         if revision is not None:
             raise ValueError(
                 "`revision` must be left out for a local path: only repositories of the hub have "
-                f"revisions. Received: revision={revision!r} with {asked!r}"
+                f"revisions. Received: revision={revision!r} with {given_name!r}"
             )
         return path if path.is_dir() else _from_file(path)
-    found = repositories.parse_name(asked)
-    if found is None:
-        raise FileNotFoundError(_unknown(asked))
-    repository, named = found
+    parsed = repositories.parse_name(given_name)
+    if parsed is None:
+        raise FileNotFoundError(_unknown(given_name))
+    repository, named_revision = parsed
     if revision is not None:
-        repositories.check_revision(revision, asked)
-        if named not in (None, revision):
+        repositories.check_revision(revision, given_name)
+        if named_revision not in (None, revision):
             raise ValueError(
-                f"Pass the revision in the name or as `revision`, not both. Received: {asked!r} "
-                f"with revision={revision!r}"
+                "Pass the revision in the name or as `revision`, not both. Received: "
+                f"{given_name!r} with revision={revision!r}"
             )
-    return snapshot.download(repository, revision or named, weights=weights, asked=asked)
+    return snapshot.download(
+        repository, revision or named_revision, weights=weights, asked=given_name
+    )
 
 
 def _from_file(path: Path) -> Path:
+    """Returns the folder of an unpacked zip file; other files raise ValueError."""
     if path.suffix.lower() == ".zip":
         return archive.unpacked(Path(local_only(path, "A zip file of a model")))
     hint = " Unpack it first, and pass the folder." if ".tar" in path.name else ""
@@ -81,14 +84,15 @@ def _from_file(path: Path) -> Path:
 
 
 def _unknown(asked: str) -> str:
+    """Returns the message for a name that is no folder, zip file or known model."""
     if asked.startswith(_URLS):
         return (
             "Models are not loaded from a URL: download the file (curl -L -C - -O URL resumes) and "
             "pass its path; a repository of the hub is written hf:owner/name. "
             f"Received: {asked!r}"
         )
-    close = repositories.close_names(asked)
-    hint = f" Close: {', '.join(close)}." if close else ""
+    close_names = repositories.close_names(asked)
+    hint = f" Close: {', '.join(close_names)}." if close_names else ""
     return (
         f"There is no such folder or zip file, nor a well-known model of this name.{hint} "
         f"A repository of the hub is written hf:owner/name. Received: {asked!r}"

@@ -63,22 +63,22 @@ def download(repository: str, revision: str | None, *, weights: bool, asked: str
     """
     from huggingface_hub import snapshot_download
 
-    place = _place(repository, revision)
-    names = _ask(repository, revision, weights=weights, place=place, asked=asked)
+    url = _place(repository, revision)
+    names = _ask(repository, revision, weights=weights, place=url, asked=asked)
     unreachable = names if isinstance(names, Exception) else None
-    wanted = _of_weights([] if isinstance(names, Exception) else names) if weights else []
+    weight_patterns = _of_weights([] if isinstance(names, Exception) else names) if weights else []
     options: dict[str, Any] = {
         "repo_id": repository,
         "revision": revision or _MAIN,
-        "allow_patterns": [*_CONFIG_FILES, *_TOKENIZER_FILES, *wanted],
+        "allow_patterns": [*_CONFIG_FILES, *_TOKENIZER_FILES, *weight_patterns],
     }
     try:
         folder = Path(snapshot_download(local_files_only=unreachable is not None, **options))
     except _failures() as error:
-        _refuse(error, unreachable or error, place, asked)
+        _refuse(error, unreachable or error, url, asked)
     if unreachable and weights and not _of_weights([path.name for path in folder.iterdir()]):
         # The cached snapshot was downloaded without the weights.
-        _refuse(FileNotFoundError(), unreachable, place, asked)
+        _refuse(FileNotFoundError(), unreachable, url, asked)
     _verify(folder, asked)
     return folder
 
@@ -116,9 +116,9 @@ def _ask(
         return error
     names = [sibling.rfilename for sibling in info.siblings or ()]
     if weights and not _of_weights(names):
-        known = " or ".join(patterns[0] for patterns in _WEIGHT_FILES)
+        formats = " or ".join(patterns[0] for patterns in _WEIGHT_FILES)
         raise FileNotFoundError(
-            f"kbert supports {known}, and {place} has no weights in these formats. Check there "
+            f"kbert supports {formats}, and {place} has no weights in these formats. Check there "
             "under Community for a pull request that adds safetensors, and pass it as revision "
             "(…@refs/pr/N); or convert the model once: "
             f'transformers.AutoModelForPreTraining.from_pretrained("{repository}")'
@@ -141,8 +141,8 @@ def _of_weights(names: Iterable[str]) -> list[str]:
         return []
 
     names = list(names)
-    found = first(_WEIGHT_FILES)
-    return found + first(_MODULE_WEIGHTS) if found else []
+    weight_patterns = first(_WEIGHT_FILES)
+    return weight_patterns + first(_MODULE_WEIGHTS) if weight_patterns else []
 
 
 def _refuse(error: Exception, reason: Exception, place: str, asked: str) -> NoReturn:
@@ -205,11 +205,11 @@ def _verify(folder: Path, asked: str) -> None:
         if not _SHA256.fullmatch(blob.name):  # blobs of small files are named by Git's checksum
             continue
         with open(blob, "rb") as file:
-            found = hashlib.file_digest(file, "sha256").hexdigest()
-        if found != blob.name:
+            checksum = hashlib.file_digest(file, "sha256").hexdigest()
+        if checksum != blob.name:
             path.unlink(missing_ok=True)
             blob.unlink(missing_ok=True)
             raise ValueError(
                 f"{path.name} of {asked!r} must have the checksum that the hub gives, "
-                f"{blob.name}. The file was removed from the cache: try again. Received: {found}"
+                f"{blob.name}. The file was removed from the cache: try again. Received: {checksum}"
             )

@@ -106,6 +106,10 @@ def _local(path: PathLike) -> contextlib.AbstractContextManager[str]:
 
 
 def _open(local: str, path: PathLike) -> Any:
+    """Opens a safetensors file; raises ValueError if it is damaged.
+
+    `local` is a local copy of the file, `path` its name in the message.
+    """
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -148,6 +152,10 @@ def write_model(folder: PathLike, arrays: Arrays, config_file: str, config: byte
 
 
 def _check_types(types: Mapping[str, str], path: PathLike) -> None:
+    """Raises ValueError if a tensor's type is not supported.
+
+    `types` maps names of tensors to types as in a safetensors file; `path` is the file's name.
+    """
     lacking = [f"{name} ({kind})" for name, kind in types.items() if kind not in _TYPES]
     if lacking:
         raise ValueError(

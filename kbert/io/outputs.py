@@ -100,6 +100,10 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 
 def _changed(before: Mapping[str, Any], now: Mapping[str, Any], within: str = "") -> Iterator[str]:
+    """Yields a text such as "seed was 1, is 2" for each entry that differs, also in inner dicts.
+
+    `within` is the prefix of the names, such as "optimizer.".
+    """
     for name in {**before, **now}:
         old, new = before.get(name), now.get(name)
         if isinstance(old, dict) and isinstance(new, dict):
@@ -330,6 +334,13 @@ class GrowingOutput(Output):
         self.save(records=self.records + len(records), checksum=checksum)
 
     def _open(self) -> None:
+        """Opens and locks the files, and cuts what follows the last record of the note.
+
+        Raises:
+            OSError: a file cannot be opened.
+            BlockingIOError: another process is writing a file.
+            ValueError: a file is shorter than the note says.
+        """
         for name, path in zip(self._names, self._paths, strict=True):
             if exists(name) and not exists(path):
                 os.replace(name, path)  # the process was killed between the renames
@@ -349,6 +360,10 @@ class GrowingOutput(Output):
                 atomic.sync(file)
 
     def _write_heads(self, finished: bool = False) -> None:
+        """Writes the heads of the files again, for the present number of records.
+
+        `finished` says that no records will follow.
+        """
         heads = self.form.heads(self._ends(), finished)
         for file in self._files:
             file.seek(0)

@@ -146,6 +146,7 @@ class RemotePath(os.PathLike):
         return self._is_directory() is True
 
     def _is_directory(self) -> bool | None:
+        """Whether the path is a folder; None if it does not exist."""
         # gfile.isdir would also return False for a path that cannot be reached.
         try:
             with self._errors() as gfile:

@@ -88,6 +88,7 @@ def macro_f1(labels: Values, predictions: Values) -> float:
 
 
 def _classes(labels: Values, predictions: Values) -> tuple[np.ndarray, np.ndarray]:
+    """Returns both as arrays (N,) of names or integers; raises ValueError for other values."""
     labels, predictions = paired(labels, predictions)
     if labels.ndim != 1 or "f" in (labels.dtype.kind, predictions.dtype.kind):
         raise ValueError(

@@ -43,6 +43,16 @@ def spearman(labels: Values, predictions: Values) -> float:
 
 
 def _correlation(statistic: Callable[..., float], labels: Values, predictions: Values) -> float:
+    """Returns a correlation of N numbers, in [-1, 1]; 0.0 if a column is constant.
+
+    Args:
+        statistic: function (labels, predictions) -> correlation.
+        labels: true numbers.
+        predictions: predicted numbers.
+
+    Raises:
+        ValueError: there is not one number per row.
+    """
     labels, predictions = paired(labels, predictions)
     if labels.ndim != 1 or labels.dtype.kind == "U":
         raise ValueError(
@@ -59,6 +69,7 @@ def _correlation(statistic: Callable[..., float], labels: Values, predictions: V
 
 # Both follow SciPy step by step, so that the last digits agree too.
 def _pearson(*columns: np.ndarray) -> float:
+    """Returns Pearson's correlation of two float64 columns (N,), neither of them constant."""
     units = []
     for column in columns:
         deviations = column - column.mean()

@@ -239,6 +239,7 @@ def _scores(
 
 
 def _check_lengths(labels: Values, predictions: Values) -> None:
+    """Raises ValueError unless both have as many sentences, with a label for each word."""
     if len(labels) != len(predictions):
         raise ValueError(
             f"labels and predictions must be of the same sentences. Received: {len(labels)} and "

@@ -114,6 +114,11 @@ def classification_report(labels: Values, predictions: Values, names: Sequence[s
 
 
 def _indices(what: str, values: np.ndarray, names: tuple[str, ...]) -> np.ndarray:
+    """Returns classes (N,) as indices into `names`.
+
+    `what` are the values, "labels" or "predictions", for the message. Other values than names or
+    indices raise ValueError.
+    """
     if values.dtype.kind == "U":
         index = {name: number for number, name in enumerate(names)}
         unknown = sorted(set(values.tolist()) - set(names))

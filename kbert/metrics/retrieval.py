@@ -167,6 +167,11 @@ def _rows(
 
 
 def _grades(relevant: Relevant, number: int) -> dict[Hashable, float]:
+    """Returns id -> grade of the documents that are relevant for a query; 1.0 if none are given.
+
+    `number` is that of the query, for messages. Grades that are negative, not finite or all 0 raise
+    ValueError.
+    """
     if isinstance(relevant, str | bytes) or not isinstance(relevant, Collection):
         raise ValueError(
             "The relevant ids of a query must be a list, a set or a dict. Received: "

@@ -61,6 +61,10 @@ def token_f1(answer: str, golds: Sequence[str], *, can_be_empty: bool = False) -
 
 
 def _f1(found: Sequence[str], gold: Sequence[str], can_be_empty: bool) -> float:
+    """Returns the F1 of the words of an answer and of a gold answer, counted with repetitions.
+
+    `can_be_empty` says whether two texts without words score 1 instead of 0.
+    """
     if can_be_empty and not (found and gold):
         return float(found == gold)
     num_common = (Counter(found) & Counter(gold)).total()

@@ -92,6 +92,10 @@ def _modules(package: str) -> list[tuple[str, str]]:
 
 
 def _extract(modules: list[tuple[str, str]], path: str) -> None:
+    """Writes the prose of the modules' docstrings to the file `path`, a document per module.
+
+    Each paragraph is written once. `modules` are pairs of a name and the path of a Python file.
+    """
     logging.info("Extracting the documentation of %d modules into %s", len(modules), path)
     seen_keys: set[bytes] = set()
     # The parser creates millions of objects but no cycles: garbage collection would use two
@@ -124,6 +128,10 @@ def _is_new(paragraph: str, seen: set[bytes]) -> bool:
 
 
 def _prose_of_module(path: str) -> Iterator[str]:
+    """Yields the paragraphs of prose in the docstrings of a Python file.
+
+    Files that are too large or do not parse give none.
+    """
     with open(path, "rb") as file:
         code = file.read(_MAX_MODULE_BYTES + 1)
     if len(code) > _MAX_MODULE_BYTES or (b'"""' not in code and b"'''" not in code):

@@ -136,6 +136,11 @@ class File(source.Source):
             )
 
     def _read(self, file: BinaryIO, offset: int) -> bytes:
+        """Returns the next bytes of an open file, `b""` at its end.
+
+        `offset` is the number of bytes of text before them, for the message. Damaged gzip data
+        raise ValueError.
+        """
         try:
             return file.read(_READ_BYTES)
         except EOFError:
@@ -150,6 +155,13 @@ class File(source.Source):
             ) from None
 
     def _bad_utf8(self, offset: int, line: int, error: UnicodeDecodeError) -> str:
+        """Returns the message for bytes that are not UTF-8.
+
+        Args:
+            offset: position in the text of the decoded block, in bytes.
+            line: number of the line, from 1.
+            error: error of decoding the block.
+        """
         position = offset + error.start
         bad_bytes = error.object[error.start : error.start + 4]
         hint = ""

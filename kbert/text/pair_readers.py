@@ -157,6 +157,7 @@ class AlignedFiles(_FilePairs):
         self._couples = list(zip(first, second, strict=True))
 
     def _rows(self) -> Iterator[_Row]:
+        """Yields the pairs of equal lines; raises ValueError if a file has more lines."""
         bytes_done = replaced = 0
         for couple in self._couples:
             first_file, second_file = (files.File(path, self.on_bad_utf8) for path in couple)
@@ -183,6 +184,7 @@ class _ColumnPairs(_FilePairs):
         return {**super().identity(), "columns": self.columns}
 
     def _rows(self) -> Iterator[_Row]:
+        """Yields the pairs of all files, in order."""
         bytes_done = replaced = 0
         for path in (file.path for file in self._opened):
             for file, number, first, second in self._of_file(path):
@@ -211,6 +213,10 @@ class TabSeparated(_ColumnPairs):
         super().__init__(paths, columns, on_bad_utf8)
 
     def _of_file(self, path: str) -> Iterator[tuple[files.File, int, bytes, bytes]]:
+        """Yields (file, line from 1, source, target) for each row; "" for a blank line.
+
+        A row with too few columns raises ValueError.
+        """
         file = files.File(path, self.on_bad_utf8)
         lines = _text_lines(file)
         columns = self.columns
@@ -243,6 +249,7 @@ class JsonLines(_ColumnPairs):
         super().__init__(paths, columns, on_bad_utf8)
 
     def _of_file(self, path: str) -> Iterator[tuple[files.File, int, bytes, bytes]]:
+        """Yields (file, line from 1, source, target) for each line; "" for a blank line."""
         # Two readers of one key each; the lines come from the first.
         sides = [files.JsonLinesFile(path, key, self.on_bad_utf8) for key in self.columns]
         file = sides[0]
@@ -283,6 +290,7 @@ class TfdsPairs(Pairs):
         return {**first, "field": [first["field"], second["field"]]}
 
     def _rows(self) -> Iterator[_Row]:
+        """Yields the pairs of the data set's split, numbered from 0."""
         keys = [side.field for side in self._sides]
         for side in self._sides:
             side.replaced_characters = 0
@@ -297,6 +305,10 @@ class TfdsPairs(Pairs):
 
 
 def _positions(path: str, names: Sequence[str], header: list[str]) -> list[int]:
+    """Returns the positions of the named columns in a header.
+
+    `path` is the file, for the message. A name that the header lacks or repeats raises ValueError.
+    """
     for name in names:
         if header.count(name) != 1:
             raise ValueError(

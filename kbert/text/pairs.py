@@ -109,6 +109,13 @@ def split_pairs(
 def _of_split(
     pairs: Iterable[tuple[str, str]], held_out: bool, limit: int
 ) -> Iterator[tuple[str, str]]:
+    """Yields the pairs of one split, chosen by a hash of the source text.
+
+    Args:
+        pairs: pairs of (source, target).
+        held_out: whether the held-out pairs are yielded, not the others.
+        limit: hashes of 64 bits below this number are held out.
+    """
     for pair in pairs:
         digest = hashlib.blake2b(pair[0].encode(), digest_size=8).digest()
         if (int.from_bytes(digest, "big") < limit) == held_out:
@@ -116,6 +123,10 @@ def _of_split(
 
 
 def _expand(paths: _Path | Sequence[_Path]) -> list[str]:
+    """Returns the files that match paths or patterns, sorted for each pattern.
+
+    No path at all raises ValueError.
+    """
     if isinstance(paths, (str, os.PathLike)):
         paths = [paths]
     file_paths = [path for pattern in paths for path in sorted(sources.expand(os.fspath(pattern)))]
@@ -125,6 +136,7 @@ def _expand(paths: _Path | Sequence[_Path]) -> list[str]:
 
 
 def _check_columns(columns: Any) -> None:
+    """Raises ValueError unless columns are two different names, or numbers from 0."""
     kinds = {type(column) for column in columns} if not isinstance(columns, str) else set()
     if (
         kinds not in ({str}, {int})

@@ -82,6 +82,10 @@ def split_sentences(text: str) -> list[str]:
 
 
 def _is_abbreviation(word: str, first: bool) -> bool:
+    """Whether a full stop after a word does not end the sentence.
+
+    `first` says that the word is the first one of its sentence.
+    """
     if word.lower() in _ABBREVIATIONS:
         return True
     word = word.lstrip(_OPENING)
@@ -98,6 +102,7 @@ def _is_abbreviation(word: str, first: bool) -> bool:
 
 
 def _append(sentences: list[str], sentence: str) -> None:
+    """Appends a sentence, unless it is empty; one longer than `MAX_SENTENCE` is split at spaces."""
     while len(sentence) > MAX_SENTENCE:
         cut = sentence.rfind(" ", 1, MAX_SENTENCE)
         cut = cut if cut > 0 else MAX_SENTENCE

@@ -90,6 +90,10 @@ def cut_document(text: bytes) -> list[bytes]:
 
 
 def _cut_position(head: bytes) -> int:
+    """Returns how many bytes of a text that is too long are its first part, at least 1.
+
+    `head` are its first `MAX_DOCUMENT_BYTES`; see `cut_document` for the preferred places.
+    """
     newline = head.rfind(b"\n")
     if newline > 0:
         return newline

@@ -257,6 +257,7 @@ class Tokenizer(Serializable):
         return b'"model"' not in content or (make_json is not None and content == make_json())
 
     def _config_file(self) -> dict[str, Any]:
+        """Returns the content of tokenizer_config.json: special tokens and `_options`."""
         config: dict[str, Any] = {
             f"{role}_token": token for role, token in self.special_tokens.items()
         }
@@ -338,6 +339,7 @@ class Tokenizer(Serializable):
         return tf.ragged.boolean_mask(ids, ids.with_flat_values(~tf.reduce_any(equal, 1)))
 
     def _check_ids(self, ids: np.ndarray) -> None:
+        """Raises ValueError if an id is not one of the vocabulary."""
         wrong = ids[(ids < 0) | (ids >= self.vocabulary_size)]
         if wrong.size:
             raise ValueError(

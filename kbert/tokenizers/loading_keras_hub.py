@@ -57,6 +57,11 @@ def load_keras_hub(folder: TokenizerFolder, **options: Any) -> Tokenizer:
 
 
 def _wordpiece_settings(settings: dict[str, Any], path: Path) -> dict[str, Any]:
+    """Returns the arguments of a `WordPieceTokenizer` in KerasHub's settings.
+
+    `path` is the folder of the model, for messages. A setting that kbert does not support raises
+    ValueError.
+    """
     for name, value in _FIXED.items():
         if settings.get(name, value) != value:
             raise ValueError(

@@ -114,6 +114,7 @@ def given_ranges(
 def _given_ranges(
     texts: tf.Tensor, starts: tf.RaggedTensor, ends: tf.RaggedTensor
 ) -> tuple[tf.RaggedTensor, tf.RaggedTensor]:
+    """Like `given_ranges`, for texts of which some have invalid bytes."""
     codes, offsets = tf.strings.unicode_decode_with_offsets(texts, "UTF-8", errors="ignore")
     code = codes.flat_values[:, None]
     lengths = 1 + tf.reduce_sum(tf.cast(code >= [0x80, 0x800, 0x10000], tf.int32), 1)  # (C,)

@@ -129,6 +129,7 @@ class TokenSegments:
         return tf.cond(has_tokens, lambda: _joined(pieces, cut), lambda: pieces)
 
     def _cut(self, texts: tf.Tensor) -> _Cut:
+        """Splits texts (B,) at the tokens in them."""
         segments = split_at(texts, self._pattern)
         if self._single_words:
             segments = self._with_parts_of_words_as_text(segments)

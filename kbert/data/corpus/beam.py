@@ -154,6 +154,15 @@ def _merge(
     counts: dict[str, int],
     writing: tuple[str, str, str, int, str],
 ) -> None:
+    """Writes one shard from the parts of all segments that belong to it.
+
+    Args:
+        found: number of the shard, and the parts as field -> array, see `spill.Segment`.
+        held_out_share: share of the text in held-out shards.
+        counts: counts of the whole corpus; `text_bytes` determines the shards.
+        writing: output folder, work folder, type of the ids, tokens per block and key of the
+            shuffle, see `shard_files.merge`.
+    """
     number, parts = found
     folder, work, dtype, block_tokens, key = writing
     plan = shard_files.plan_shards(counts["text_bytes"], held_out_share)[number]

@@ -266,6 +266,13 @@ def verify_corpus(folder: PathLike) -> Manifest:
 
 
 def _verify_shard(path: str, index: np.ndarray, manifest: Manifest) -> None:
+    """Raises ValueError at the first record of a shard that is damaged or not as its index says.
+
+    Args:
+        path: file of the shard.
+        index: for each record its first byte, and how many tokens, sentences and documents it has.
+        manifest: manifest of the corpus.
+    """
     offset = 0
     blocks = iter(tf.data.TFRecordDataset(path))
     for number, row in enumerate(index):

@@ -197,6 +197,7 @@ def _quotas(shares: Sequence[float], places: int) -> np.ndarray:
 
 
 def _check_alike(manifest: Manifest, first: Manifest) -> None:
+    """Raises ValueError if a corpus has no text to train on, or not the first one's vocabulary."""
     if not manifest.split("train").blocks:
         raise ValueError(
             "Every corpus of a mixture must have text to train on. Received: none in "

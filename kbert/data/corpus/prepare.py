@@ -172,6 +172,7 @@ def make_plan(
 
 
 def _check_aligned(sources: list[Source], tokenizer: Tokenizer) -> None:
+    """Raises ValueError if only some sources have translations, or the tokenizer has no "sep"."""
     names = [source.name for source in sources if source.aligned]
     if names and len(names) < len(sources):
         raise ValueError(
@@ -210,6 +211,10 @@ def _read_plan(output_dir: str) -> dict | None:
 
 
 def _differences(old: dict | None, new: dict) -> list[str]:
+    """Lists in words how two plans of a corpus differ; [] if they do not.
+
+    `old` is the plan in the folder, None without one; `new` is the present one.
+    """
     if old is None:
         return ["no plan.json"]
     settings = {name: x for name, x in new["settings"].items() if name != _VERSION}
@@ -343,6 +348,7 @@ class _Preparation:
         return shards
 
     def _refuse(self, found: int) -> NoReturn:
+        """Raises ValueError: only `found` documents are left to train on, and two are needed."""
         raise ValueError(
             "A corpus must have two different documents to train on, because some objectives "
             "draw from a second document. Separate the documents of a text file (its chapters, "

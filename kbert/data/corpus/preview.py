@@ -105,6 +105,10 @@ def _beginning(source: Source, size: int) -> list[bytes]:
 
 
 def _show(number: int, text: bytes, tokenizer: Tokenizer) -> str:
+    """Returns lines that show a document (UTF-8): its size, its first sentences and their tokens.
+
+    `number` counts the documents from 1.
+    """
     sentences = split_sentences(text.decode())
     ids = tokenizer.encode(as_in_text(sentences, tokenizer))
     tokens = int(tf.size(ids.flat_values))
@@ -120,6 +124,14 @@ def _show(number: int, text: bytes, tokenizer: Tokenizer) -> str:
 def _estimate(
     sources: list[Source], sample: list[bytes], tokenizer: Tokenizer, num_workers: int
 ) -> Estimate:
+    """Estimates the size of the corpus and its preparation, from tokenizing a sample.
+
+    Args:
+        sources: all sources of the corpus.
+        sample: documents (UTF-8) to tokenize.
+        tokenizer: tokenizer of the corpus.
+        num_workers: number of processes that will prepare it.
+    """
     tokenizer.encode(["the first call traces the graph"])
     start = time.perf_counter()
     tokens = 0
@@ -141,6 +153,7 @@ def _estimate(
 
 
 def _table(estimate: Estimate, num_sources: int, num_workers: int) -> str:
+    """Returns an estimate as lines of text, one per quantity."""
     rows = {
         "sources": f"{num_sources:,}, {_size(estimate.disk_bytes)} on disk, about "
         f"{_size(estimate.text_bytes)} of text",

@@ -159,6 +159,11 @@ class RecordWriter:
             atomic.remove(self._temporary)
 
     def _publish(self) -> None:
+        """Writes the index, then renames the temporary file to its path.
+
+        Raises:
+            OSError: the file on the disk is shorter or longer than what was written.
+        """
         size = Path(self._temporary).stat().st_size
         if size != self.bytes:
             raise OSError(f"{self.path}: {self.bytes} bytes were written, {size} arrived on disk")
@@ -210,6 +215,11 @@ class BlockWriter(RecordWriter):
             self._flush()
 
     def _flush(self) -> None:
+        """Writes the documents collected since the last record as one record, if there are any.
+
+        Raises:
+            ValueError: a document or sentence is empty, or lengths do not add up to the tokens.
+        """
         if not self._tokens:
             return
         tokens = np.concatenate(self._tokens).astype(self.dtype)

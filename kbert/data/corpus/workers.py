@@ -81,6 +81,12 @@ def _call(function: Callable, job: tuple) -> Any:
 
 
 def _start_worker(tokenizer_type: type[Tokenizer], config: dict) -> None:
+    """Prepares a worker process: it has its own tokenizer, one thread and no GPU.
+
+    Args:
+        tokenizer_type: class of the tokenizer.
+        config: settings of the tokenizer, for `from_config`.
+    """
     global _worker_tokenizer
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     threading.Thread(target=_exit_with_parent, daemon=True).start()

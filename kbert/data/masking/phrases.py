@@ -228,6 +228,12 @@ def read_phrases(phrases: str | os.PathLike | Sequence[str], tokenizer: Tokenize
 
 
 def _lines(path: PathLike) -> list[str]:
+    """Returns the lines of a lexicon, with their line ends.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: a line is not UTF-8.
+    """
     if not is_file(path):
         raise FileNotFoundError(
             f"No such lexicon (one phrase per line). Received: {os.fspath(path)}"

@@ -125,6 +125,7 @@ def pretraining_dataset(
 
 
 def _check_special_tokens(tokenizer: Tokenizer) -> None:
+    """Raises ValueError if a tokenizer lacks a token that pretraining with masks needs."""
     missing = [r for r in ("pad", "cls", "sep", "mask") if getattr(tokenizer, f"{r}_id") is None]
     if missing:
         raise ValueError(

@@ -135,6 +135,11 @@ def language_model_dataset(
 
 
 def _check_vocabulary(tokenizer: Tokenizer, target_vocabulary: int | None) -> None:
+    """Raises ValueError if a tokenizer is not one of words, or a softmax has the wrong size.
+
+    `target_vocabulary` is the number of words that the softmax predicts, the first of the
+    vocabulary; None = all.
+    """
     if tokenizer.kind != "words":
         raise ValueError(
             "ELMo requires shards that were prepared with a kbert.WordTokenizer. Received: a "

@@ -200,6 +200,22 @@ def _plan(
     sentences: tf.Tensor,
     documents: tf.Tensor,
 ) -> tuple[tf.Tensor, tf.Tensor]:
+    """Plans the examples of one window: which of its tokens make up the segments of each.
+
+    Args:
+        settings: settings of the stream.
+        tokenizer: tokenizer of the shards.
+        epoch: number of the epoch, a scalar.
+        window: number of the window in the epoch, a scalar.
+        tokens: ids of the window's tokens.
+        sentences: number of tokens of each sentence.
+        documents: number of sentences of each document.
+
+    Returns:
+        The tokens, with separators between documents if the scheme joins them, and the plan, a row
+        per
+        example.
+    """
     scheme = settings.segment_scheme
     layout: dict[str, Any] = {}
     if scheme.continues:
@@ -226,6 +242,18 @@ def _pack(
     window: tf.Tensor,
     examples: tf.Tensor,
 ) -> tf.Tensor:
+    """Packs the planned examples of one window into rows of at most `sequence_length` tokens.
+
+    Args:
+        settings: settings of the stream.
+        tokenizer: tokenizer of the shards.
+        epoch: number of the epoch, a scalar.
+        window: number of the window in the epoch, a scalar.
+        examples: a row per example, from `_plan`.
+
+    Returns:
+        The rows, see `packing.pack_examples`.
+    """
     text = examples[:, 1] + examples[:, 3]
     lengths = text + 2 + tf.where(examples[:, 3] > 0, tokenizer.pair_separators, 0)
     return packing.pack_examples(

@@ -64,6 +64,10 @@ def read_choices(path: PathLike, *, format: str) -> Table:
 
 
 def _table(path: str, found: list[Located]) -> Table:
+    """Returns the located rows of the file `path` as a table; raises ValueError without any.
+
+    The columns `label` and `id` are left out if no row has one.
+    """
     if not found:
         raise ValueError(f"{path} holds no rows")
     rows = [row for _, _, row in found]
@@ -112,6 +116,7 @@ def _stems(path: str, context: str, stem: str, ending: str, identifier: str) -> 
 
 
 def _codah(path: str) -> Iterator[Located]:
+    """Yields the rows of a file of CODAH, tab-separated; raises ValueError for an invalid row."""
     for line, fields in DataFile(path).rows("\t", quoted=False):
         if len(fields) != 7:
             raise ValueError(
@@ -123,6 +128,10 @@ def _codah(path: str) -> Iterator[Located]:
 
 
 def _race(path: str) -> Iterator[Located]:
+    """Yields the rows of a file of RACE: one article (`.txt`), or an article per JSON line.
+
+    An invalid article raises ValueError.
+    """
     if path.removesuffix(".gz").endswith(".txt"):
         try:
             article = parse_json(read_text(path))
@@ -194,6 +203,10 @@ def _are_choices(texts: object) -> bool:
 
 
 def _label(path: str, line: int, label: object, choices: int) -> int | None:
+    """Returns the label as an index into the choices, or None if there is none.
+
+    A label that is not 0 to `choices` - 1 raises ValueError, which names `path` and `line`.
+    """
     if label is None:
         return None
     if str(label) not in [str(number) for number in range(choices)]:

@@ -94,6 +94,15 @@ def read_conllu(path: PathLike, *, column: int | str = "upos") -> Table:
 def _read(
     path: str, word_column: int | str, column: int | str, names: Sequence[str] | None
 ) -> Table:
+    """Returns the sentences of one file as a table of words and labels.
+
+    Args:
+        path: a file.
+        word_column: column of the words: its name, or its position from 0 (negative: from the end).
+        column: column of the tags, likewise.
+        names: names of the columns; None = those of a comment "# global.columns =", if there is
+            one.
+    """
     sentences = list(_sentences(path))
     width = next((len(fields) for words, _ in sentences for _, fields in words), 0)
     if names is None:
@@ -105,6 +114,7 @@ def _read(
 
 
 def _read_universal(path: str, column: int | str) -> Table:
+    """Returns the sentences of one CoNLL-U file as a table, see `read_conllu`."""
     tag_at = _position(path, column, CONLLU, len(CONLLU))
     sentences, identifiers = [], []
     for words, comments in _sentences(path, width=len(CONLLU)):
@@ -188,6 +198,17 @@ def _split(line: str, tabs: bool) -> list[str]:
 
 
 def _position(path: str, column: int | str, names: Sequence[str], width: int) -> int:
+    """Returns the position from 0 of a column that is given by name or position.
+
+    Args:
+        path: file, for messages.
+        column: name of the column in any case, or position (negative: from the end).
+        names: names of the columns; may be empty.
+        width: number of columns.
+
+    Raises:
+        ValueError: there is no such column.
+    """
     if isinstance(column, str):
         lower = [name.lower() for name in names]
         if column.lower() not in lower:
@@ -202,6 +223,17 @@ def _position(path: str, column: int | str, names: Sequence[str], width: int) ->
 
 
 def _table(path: str, sentences: list[list[Word]], word_at: int, tag_at: int) -> Table:
+    """Returns a table with the words and tags of sentences.
+
+    Args:
+        path: file, for messages.
+        sentences: for each sentence, its words as (line, columns).
+        word_at: position of the words' column.
+        tag_at: position of the tags' column.
+
+    Raises:
+        ValueError: there are no sentences, or a word or tag is empty.
+    """
     if not sentences:
         raise ValueError(f"{path} holds no words")
     for words in sentences:

@@ -113,6 +113,10 @@ class StandardInput(DataFile):
         self.path = self.name
 
     def _blocks(self) -> Iterator[bytes]:
+        """Yields the lines of standard input, with their ends; drops a byte-order mark.
+
+        A line that is not UTF-8 raises ValueError.
+        """
         for number, line in enumerate(sys.stdin.buffer, 1):
             try:
                 line.decode()

@@ -59,6 +59,18 @@ def _plain(lines: Iterable[str], source: str, delimiter: str) -> Iterator[tuple[
 
 
 def _quoted(lines: Iterable[str], source: str, delimiter: str) -> Iterator[tuple[int, list[str]]]:
+    """Yields (line of its beginning, fields) for each row, where fields may be in double quotes.
+
+    A quoted field may contain the delimiter, line ends, and a quote as two quotes.
+
+    Args:
+        lines: lines of the file, with their ends.
+        source: the file's name, for messages.
+        delimiter: character between fields.
+
+    Raises:
+        ValueError: a quote never closes, or text follows the closing quote.
+    """
     # Not the csv module: it limits the size of fields for the whole process, and for a quote that
     # never closes it reports the line at the end of the file.
     separator = re.escape(delimiter)

@@ -82,6 +82,12 @@ def read_glue(
 
 
 def _file(task: GlueTask, path: str, split: str | None) -> str:
+    """Returns the path of a task's file: `path` itself, or in a folder the file of the split.
+
+    Raises:
+        ValueError: `split` is given for a file, or the task has no such split.
+        FileNotFoundError: the folder lacks the file, plain and as `.gz`.
+    """
     if not is_dir(path):
         if split is not None:
             raise ValueError(
@@ -136,6 +142,17 @@ def _places(task: GlueTask, path: str, first: list[str]) -> tuple[dict[str, int]
 def _row(
     task: GlueTask, fields: list[str], places: dict[str, int], width: int
 ) -> dict[str, str | float]:
+    """Returns a row of a task's file as name in the table -> value.
+
+    Args:
+        task: the task.
+        fields: fields of the row.
+        places: name in the table -> position of the field.
+        width: number of fields of the file's first row.
+
+    Raises:
+        ValueError: the row has another number of fields, or an invalid label.
+    """
     # SNLI's train.tsv has the labels of five annotators in some rows, but of one in the other rows
     # and in the header. The gold label is always the last column.
     has_extra_labels = task.name == "SNLI" and len(fields) == width + 4
@@ -153,6 +170,11 @@ def _row(
 
 
 def _label(task: GlueTask, value: str) -> str | float:
+    """Returns the label in a file as the name of its class, or as a float for regression.
+
+    Raises:
+        ValueError: it is not a number, or not a class of the task.
+    """
     if task.is_regression:
         try:
             return float(value)

@@ -59,6 +59,11 @@ def read_squad(path: PathLike, *, on_error: str = "raise") -> Table:
 
 
 def _read(path: str, on_error: str) -> Table:
+    """Returns the questions of one SQuAD file as a table.
+
+    Wrong positions of answers are corrected with a warning. An answer that is not in its context
+    raises ValueError if `on_error` is "raise"; otherwise its question is skipped with a warning.
+    """
     try:
         content = parse_json(read_text(path))
     except json.JSONDecodeError as error:
@@ -145,6 +150,11 @@ def _list(path: str, value: object, key: str) -> list:
 
 
 def _answers(where: str, question: dict) -> list[tuple[str, int]]:
+    """Returns the (text, first character) of each answer to a question; [] without answers.
+
+    `where` is the place for error messages. An invalid answer, or one that contradicts
+    `is_impossible`, raises ValueError.
+    """
     answers = question.get("answers", [])
     impossible = question.get("is_impossible")
     if not isinstance(answers, list) or not all(

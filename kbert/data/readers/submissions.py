@@ -73,6 +73,19 @@ def write_glue_submission(task: str, answers: Sequence[str | int | float], path:
 
 
 def _prediction(task: GlueTask, row: int, answer: str | int | float) -> str:
+    """Returns an answer as it stands in a submission to GLUE.
+
+    It is a class's name in the task's files; or for regression a score with three digits, clipped
+    to [0, 5].
+
+    Args:
+        task: the task.
+        row: number of the row, for messages.
+        answer: name or index of a class, or a score.
+
+    Raises:
+        ValueError: there is no such class, or the score is not a finite number.
+    """
     if task.is_regression:
         if isinstance(answer, str) or not math.isfinite(answer):
             raise ValueError(f"The answer {row} must be a finite number. Received: {answer!r}")

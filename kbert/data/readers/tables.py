@@ -166,6 +166,11 @@ def _there(
 def _read_lines(
     path: str, size: int | None, columns: Mapping[str, str | int] | None
 ) -> Iterator[Table]:
+    """Yields tables of at most `size` lines of a text file; None = one table of all lines.
+
+    `columns` maps names in the table to the file's only column, "text" or 0; None = "text". Other
+    columns raise ValueError.
+    """
     chosen_columns = columns or {"text": "text"}
     if unknown := {
         name: column for name, column in chosen_columns.items() if column not in ("text", 0)
@@ -191,6 +196,21 @@ def _read_delimited(
     delimiter: str,
     quoted: bool,
 ) -> Iterator[Table]:
+    """Yields tables of at most `size` rows of a CSV or TSV file; None = one table of all rows.
+
+    Args:
+        path: the file.
+        size: maximum number of rows of a table, or None.
+        columns: name in the table -> name or position in the file; None = all columns.
+        optional: names in the table that the file may lack.
+        header: whether the first row has the names of the columns.
+        delimiter: character between fields.
+        quoted: whether fields may be in double quotes.
+
+    Raises:
+        ValueError: there are no rows, a column does not exist, or `columns` is missing without a
+            header.
+    """
     rows = DataFile(path).rows(delimiter, quoted)
     first = next(rows, None)
     names = [name.strip() for name in first[1]] if header and first else []
@@ -218,6 +238,17 @@ def _read_delimited(
 
 
 def _position(path: str, column: str | int, names: list[str], width: int) -> int:
+    """Returns the position from 0 of a column that is given by name or position.
+
+    Args:
+        path: file, for messages.
+        column: name of the column, or its position from 0.
+        names: names of the columns in the header.
+        width: number of columns.
+
+    Raises:
+        ValueError: there is no such column, or two have this name.
+    """
     if isinstance(column, int):
         if not 0 <= column < width:
             raise ValueError(f"{path} has the columns 0 to {width - 1}. Received: {column}")
@@ -233,6 +264,16 @@ def _position(path: str, column: str | int, names: list[str], width: int) -> int
 
 
 def _convert_labels(table: Table, numeric: bool, separator: str | None) -> Table:
+    """Returns the table with converted labels: names without white space, numbers or lists.
+
+    Args:
+        table: table with texts in the column "label", if it has one.
+        numeric: whether labels become floats.
+        separator: text between the names of a row's list of labels; None = a row has one label.
+
+    Raises:
+        ValueError: a label is empty or not a number, or conversion is asked for without the column.
+    """
     if "label" not in table:
         if numeric or separator is not None:
             raise ValueError(
@@ -295,6 +336,17 @@ def _read_json_lines(
     columns: Mapping[str, str | int] | None,
     optional: Collection[str],
 ) -> Iterator[Table]:
+    """Yields tables of at most `size` objects of a JSON lines file; None = one table of all.
+
+    Args:
+        path: the file.
+        size: maximum number of rows of a table, or None.
+        columns: name in the table -> key in the objects; None = the keys of the first object.
+        optional: names in the table that the first object may lack.
+
+    Raises:
+        ValueError: there are no objects, or one lacks a key.
+    """
     chosen_columns: Mapping[Any, Any] | None = None
     for chunk in _chunks(DataFile(path).objects(), size):
         if chosen_columns is None:  # the first object determines the columns

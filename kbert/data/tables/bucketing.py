@@ -240,6 +240,14 @@ class ArrayBatches:
     def _batch(
         self, index: np.ndarray, weights: np.ndarray, position: tuple[int, int]
     ) -> dict[str, np.ndarray]:
+        """Returns this host's part of a batch: name of a feature -> array.
+
+        Args:
+            index: numbers of the batch's rows, (B,).
+            weights: 0 for a repeated row that only fills the batch and 1 for others, (B,); they
+                multiply `label_weights`.
+            position: epoch and batch that follow this one.
+        """
         batch = {k: np.asarray(x) for k, x in self.assemble(self.rows.gather(index)).items()}
         label_weights = batch.get("label_weights", np.ones_like(weights)).astype(np.float32)
         batch["label_weights"] = label_weights * weights.reshape(

@@ -168,6 +168,11 @@ class Table:
         return f"{first} and {len(other_sources)} other files" if other_sources else first
 
     def _text(self, name: str, row: int, value: object) -> str:
+        """Returns a cell as a string; bytes are decoded as UTF-8.
+
+        `name` is the column, `row` the number of the row. A value that is not valid text raises
+        ValueError, which names the place.
+        """
         value = plain(value)
         if isinstance(value, bytes):
             try:
@@ -194,6 +199,11 @@ class Table:
         return value
 
     def _texts(self, name: str, row: int, values: object) -> list:
+        """Returns a cell that holds a list of strings; raises ValueError if it is none.
+
+        In the column "labels", integers (indices of labels) are kept. `name` is the column, `row`
+        the number of the row.
+        """
         values = plain(values)
         if not isinstance(values, list | tuple):
             raise ValueError(

@@ -257,6 +257,7 @@ def _ended(ids: tf.Tensor, length: tf.Tensor, sep_id: int, pad_id: int) -> tuple
 
 
 def _check_tokenizer(tokenizer: Tokenizer) -> None:
+    """Raises ValueError if a tokenizer lacks "cls" or "sep", the ends of a target."""
     missing = [role for role in ("cls", "sep") if getattr(tokenizer, f"{role}_id") is None]
     if missing:
         raise ValueError(
@@ -267,6 +268,10 @@ def _check_tokenizer(tokenizer: Tokenizer) -> None:
 
 
 def _check_pairs(pairs: EncodedPairs, tokenizer: Tokenizer, longest: int) -> None:
+    """Raises ValueError if pairs are of another tokenizer, too long, or none.
+
+    `longest` is the maximum number of tokens of a text in a batch.
+    """
     if pairs.checksum != tokenizer.checksum:
         raise ValueError("The pairs were encoded with another tokenizer: encode them with this one")
     if pairs.max_length > longest:

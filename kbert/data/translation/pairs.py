@@ -139,6 +139,10 @@ def encode_pairs(
 
 
 def _chunks(pairs: Iterable[tuple[str, str]]) -> Iterator[tuple[list[str], list[str]]]:
+    """Yields the pairs in chunks: the source texts and the target texts, stripped.
+
+    A pair that is not two strings raises ValueError.
+    """
     for chunk in chunks(enumerate(pairs), _CHUNK):
         for number, pair in chunk:
             if (

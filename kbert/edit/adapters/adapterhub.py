@@ -77,19 +77,19 @@ def read_adapterhub(model: Any, folder: PathLike, *, name: str | None = None) ->
     encoder = encoder_of(model)
     content, arrays = read_folder(folder, WEIGHTS_FILE, "adapters", _HINT)
     source = Path(folder) / FOREIGN_FILE
-    found, config = content.get("name"), content.get("config")
-    if not isinstance(found, str) or not isinstance(config, dict):
+    saved_name, config = content.get("name"), content.get("config")
+    if not isinstance(saved_name, str) or not isinstance(config, dict):
         raise ValueError(
             "The folder must contain the settings of one adapter of `adapters`: its name and its "
             f"config. Received: {', '.join(content)} in {source}"
         )
     if "version" not in content:  # adapter-transformers 1 used other names
-        theirs = config.get("non_linearity")
-        config = {**config, "non_linearity": _OLD.get(str(theirs), theirs)}
-    weights = _weights(encoder, found, arrays, source)
-    shapes = {x.shape for place, x in weights.items() if place[2:] == ("down", "bias")}
+        old_activation = config.get("non_linearity")
+        config = {**config, "non_linearity": _OLD.get(str(old_activation), old_activation)}
+    weights = _weights(encoder, saved_name, arrays, source)
+    shapes = {array.shape for place, array in weights.items() if place[2:] == ("down", "bias")}
     adapter = _adapter(config, shapes, source)
-    name = re.sub(r"\W", "_", found) if name is None else name
+    name = re.sub(r"\W", "_", saved_name) if name is None else name
     with inserting(model, adapter, name):
         _assign(encoder, name, weights, source)
     return model
@@ -110,26 +110,28 @@ def write_adapterhub(model: Any, folder: PathLike, *, name: str | None = None) -
     encoder = encoder_of(model)
     name = running(model) if name is None else name
     adapter: Any = known(encoder, name).added.get(name or "")
-    fits = isinstance(adapter, Pfeiffer) or (isinstance(adapter, Houlsby) and not adapter.norms)
-    if not fits or adapter.pooler or adapter.activation not in _THEIRS:
+    is_supported = isinstance(adapter, Pfeiffer) or (
+        isinstance(adapter, Houlsby) and not adapter.norms
+    )
+    if not is_supported or adapter.pooler or adapter.activation not in _THEIRS:
         raise ValueError(
             "A folder of `adapters` can only contain bottlenecks: pfeiffer, or houlsby with "
             "norms=False, without pooler=True and with an activation that `adapters` supports. "
             f"Received: {None if adapter is None else {'kind': adapter.kind, **adapter.to_dict()}}"
         )
-    stem, places = _layout(encoder)
+    stem, bottleneck_names = _layout(encoder)
     arrays: dict[str, np.ndarray] = {}
     for (layer, part, direction, kind), weight in _variables(encoder, str(name)):
         array = np.asarray(weight.value, "float32")
-        row = f"adapter_{direction}.0" if direction == "down" else f"adapter_{direction}"
-        key = f"{stem}.{layer}.{places[_PARTS.index(part)]}.{name}.{row}"
+        dense_name = f"adapter_{direction}.0" if direction == "down" else f"adapter_{direction}"
+        key = f"{stem}.{layer}.{bottleneck_names[_PARTS.index(part)]}.{name}.{dense_name}"
         arrays[f"{key}.{'weight' if kind == 'kernel' else 'bias'}"] = np.transpose(array)
-    normed = isinstance(adapter, Pfeiffer)
+    is_normed = isinstance(adapter, Pfeiffer)
     hidden = encoder.config.hidden_size
     config = {key: allowed[-1] for key, allowed in _ONLY.items()}
     config |= {
-        "mh_adapter": not normed,
-        "original_ln_before": normed,
+        "mh_adapter": not is_normed,
+        "original_ln_before": is_normed,
         "non_linearity": _THEIRS[adapter.activation],
         "reduction_factor": reduction_factor(hidden, adapter.size),
     }
@@ -164,6 +166,16 @@ _Place = tuple[int, str, str, str]  # layer, part of the block, "down" or "up", 
 
 
 def _adapter(config: dict[str, Any], shapes: set[tuple[int, ...]], source: Path) -> Adapter:
+    """Returns the adapter, Houlsby or Pfeiffer, that the settings of a folder describe.
+
+    Args:
+        config: settings of the adapter in `adapter_config.json`.
+        shapes: shapes of the biases of all first layers.
+        source: path of the settings, for messages.
+
+    Raises:
+        ValueError: kbert does not support a setting, or bottlenecks have different widths.
+    """
     check_only(config, _ONLY, "a bottleneck of `adapters`", source)
     kind = _KINDS.get((bool(config.get("mh_adapter")), bool(config.get("original_ln_before"))))
     activation = _ACTIVATIONS.get(config.get("non_linearity", ""))
@@ -193,7 +205,9 @@ def _architecture(encoder: Any) -> str:
 
 
 def _layout(encoder: Any) -> tuple[str, tuple[str, str]]:
-    """Returns the prefix of layer names, and the names of a layer's two bottlenecks.
+    """Returns the prefix of layer names in `adapters`, and the names of a layer's two bottlenecks.
+
+    The first is after the attention, the second after the feed-forward part.
 
     Raises:
         ValueError: the encoder's architecture is not supported.
@@ -208,33 +222,43 @@ def _layout(encoder: Any) -> tuple[str, tuple[str, str]]:
 
 
 def _weights(encoder: Any, name: str, arrays: Arrays, source: Path) -> dict[_Place, np.ndarray]:
-    """Returns the weights of a folder by their place in kbert; a model's prefix is optional."""
-    stem, places = _layout(encoder)
-    parts = dict(zip(places, _PARTS, strict=True))
+    """Returns the weights of a folder by their place in kbert, see `_Place`; kernels are (I, O).
+
+    Args:
+        encoder: encoder that the adapter is loaded into.
+        name: name of the adapter in the folder.
+        arrays: arrays of the folder by name; a model's prefix before the names is optional.
+        source: path of the settings, for the message.
+
+    Raises:
+        ValueError: an array does not belong to a bottleneck of this adapter, or there are none.
+    """
+    stem, bottleneck_names = _layout(encoder)
+    parts = dict(zip(bottleneck_names, _PARTS, strict=True))
     pattern = re.compile(
-        rf"(?:\w+\.)?{re.escape(stem)}\.(\d+)\.({'|'.join(map(re.escape, places))})"
+        rf"(?:\w+\.)?{re.escape(stem)}\.(\d+)\.({'|'.join(map(re.escape, bottleneck_names))})"
         rf"\.{re.escape(name)}\.adapter_(down\.0|up)\.(weight|bias)"
     )
-    found, rest = {}, []
+    weights, unknown_names = {}, []
     for key, array in arrays.items():
         match = pattern.fullmatch(key)
         if match is None:
-            rest.append(key)
+            unknown_names.append(key)
             continue
         layer, part, direction, kind = match.groups()
-        which = "kernel" if kind == "weight" else "bias"
-        place = int(layer), parts[part], direction.removesuffix(".0"), which
-        found[place] = np.transpose(array)
-    if rest or not found:
+        weight_kind = "kernel" if kind == "weight" else "bias"
+        place = int(layer), parts[part], direction.removesuffix(".0"), weight_kind
+        weights[place] = np.transpose(array)
+    if unknown_names or not weights:
         raise ValueError(
             f"Each weight must belong to a bottleneck called {name!r} in a layer of {stem}. "
-            f"Received: {', '.join(sorted(rest)[:6]) or 'no weights'} next to {source}"
+            f"Received: {', '.join(sorted(unknown_names)[:6]) or 'no weights'} next to {source}"
         )
-    return found
+    return weights
 
 
 def _variables(encoder: Any, name: str) -> Iterator[tuple[_Place, Any]]:
-    """Yields the bottleneck weights of the encoder with their places."""
+    """Yields the bottleneck weights of the encoder's adapter `name`, each after its place."""
     for layer, block in enumerate(encoder.blocks):
         for part, bottleneck in zip(_PARTS, slot(block, name).bottlenecks, strict=True):
             for direction in () if bottleneck is None else ("down", "up"):
@@ -244,19 +268,30 @@ def _variables(encoder: Any, name: str) -> Iterator[tuple[_Place, Any]]:
 
 
 def _assign(encoder: Any, name: str, weights: dict[_Place, np.ndarray], source: Path) -> None:
+    """Sets the bottleneck weights of the encoder's adapter `name`.
+
+    Args:
+        encoder: encoder with the adapter.
+        name: name of the adapter in the encoder.
+        weights: place of a weight, see `_Place` -> its values.
+        source: path of the settings, for the message.
+
+    Raises:
+        ValueError: a weight is missing, superfluous or of another shape.
+    """
     variables = dict(_variables(encoder, name))
-    wrong = [
+    wrong_places = [
         place
         for place in {**variables, **weights}
         if place not in variables
         or place not in weights
         or tuple(variables[place].shape) != weights[place].shape
     ]
-    if wrong:
+    if wrong_places:
         raise ValueError(
             "The folder must contain the bottlenecks of the encoder's layers, and no others. "
-            f"Received: {len(wrong)} that are missing, superfluous or of another shape, such as "
-            f"{'/'.join(map(str, wrong[0]))}, next to {source}"
+            f"Received: {len(wrong_places)} that are missing, superfluous or of another shape, "
+            f"such as {'/'.join(map(str, wrong_places[0]))}, next to {source}"
         )
     for place, weight in variables.items():
         weight.assign(weights[place])

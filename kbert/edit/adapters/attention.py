@@ -59,7 +59,7 @@ class KeysValues(keras.layers.Layer):
             setattr(self, name, self.add_weight(name=name, shape=input_shape, initializer=normal))
 
     def keys_values(self) -> tuple[Tensor, Tensor]:
-        """Returns the keys and the values."""
+        """Returns the keys and the values, both (1, N, G, D)."""
         return self.key, self.value
 
 
@@ -107,8 +107,10 @@ class ProjectedAttention(Adapter):
                 name="attention",
                 **common,
             )
-            made = ParallelAttention(into, attention, back, name=name, dtype=kwargs["dtype"])
-            yield block, made, (None, None, config.hidden_size)
+            parallel_layer = ParallelAttention(
+                into, attention, back, name=name, dtype=kwargs["dtype"]
+            )
+            yield block, parallel_layer, (None, None, config.hidden_size)
 
 
 class SmallAttention(SelfAttention):
@@ -149,6 +151,9 @@ class ParallelAttention(keras.layers.Layer):
     def parallel(
         self, x: Tensor, bias: Tensor | None, training: bool, positions: Tensor | None
     ) -> Tensor:
-        """(B, T, H) -> (B, T, H), or the outputs at `positions` only."""
+        """(B, T, H) -> (B, T, H), or the outputs at `positions` only.
+
+        `bias` is the block's attention bias, which is added to the scores.
+        """
         outputs, _ = self.small(self.into(x), bias, training=training, positions=positions)
         return self.back(outputs)

@@ -131,21 +131,34 @@ class Adapters(Variants):
             self._train(names, base)
 
     def _train(self, names: Sequence[str | None], base: bool = False) -> None:
-        own = {id(weight) for name in names for weight in weights_of(self.encoder, name)}
-        own |= {id(weight) for weight in base_weights(self.encoder)} if base else set()
+        """Makes the weights of some adapters trainable, and freezes all others of the encoder.
+
+        Args:
+            names: names of the adapters; None stands for none.
+            base: whether the encoder's own weights are trainable too.
+        """
+        trainable_ids = {id(weight) for name in names for weight in weights_of(self.encoder, name)}
+        trainable_ids |= {id(weight) for weight in base_weights(self.encoder)} if base else set()
         for weight in self.encoder.weights:
-            if weight.trainable != (id(weight) in own):
-                weight.trainable = id(weight) in own
+            if weight.trainable != (id(weight) in trainable_ids):
+                weight.trainable = id(weight) in trainable_ids
 
     def record(self, name: str | None = None) -> dict[str, Any]:
         if not self.added:
             return {}
-        added = {name: {"kind": x.kind, **x.to_dict()} for name, x in self.added.items()}
+        added = {
+            name: {"kind": adapter.kind, **adapter.to_dict()}
+            for name, adapter in self.added.items()
+        }
         return {"adapters": {"running": self.running(name), "added": added}}
 
     def fit_settings(self, name: str | None = None) -> dict[str, Any]:
-        found = self.running(name)
-        return {} if found is None else {"learning_rate": self.added[found].learning_rate}
+        running_name = self.running(name)
+        return (
+            {}
+            if running_name is None
+            else {"learning_rate": self.added[running_name].learning_rate}
+        )
 
     def refuse_config(self) -> None:
         if self.added:
@@ -183,8 +196,8 @@ def add(model: Any, kind: str, *, name: str | None = None, **options: Any) -> An
         The model.
 
     Raises:
-        ValueError: the kind is unknown, an option is out of range, or the encoder does not support
-            the adapter or has one of that name.
+        ValueError: the kind is unknown, an option is out of range, the encoder does not support the
+            adapter or has one of that name, or the task's optimizer is built already.
 
     Example:
         >>> import kbert
@@ -193,18 +206,25 @@ def add(model: Any, kind: str, *, name: str | None = None, **options: Any) -> An
         >>> sum(weight.shape.num_elements() for weight in encoder.trainable_weights)
         4096
     """
-    found: Any = registry.get("adapter", kind)
-    known_options = [field.name for field in dataclasses.fields(found)]
-    if unknown := sorted(set(options) - set(known_options)):
+    adapter_class: Any = registry.get("adapter", kind)
+    known_options = [field.name for field in dataclasses.fields(adapter_class)]
+    if unknown_options := sorted(set(options) - set(known_options)):
         raise ValueError(
             f"An adapter of kind {kind!r} has the options {', '.join(known_options)}. "
-            f"Received: {', '.join(unknown)}"
+            f"Received: {', '.join(unknown_options)}"
         )
-    return insert(model, found(**options), kind if name is None else name)
+    return insert(model, adapter_class(**options), kind if name is None else name)
 
 
 def insert(model: Any, adapter: Adapter, name: str) -> Any:
-    """Like `add`, for an `Adapter` object."""
+    """Adds an adapter that is given as an `Adapter` object; see `add`.
+
+    `model` is an encoder, a decoder or a task on one; it is returned. `name` is the adapter's name.
+
+    Raises:
+        ValueError: the encoder does not support the adapter or has one of that name; the name is
+            not made of letters, digits and underscores; or the task's optimizer is built already.
+    """
     encoder = encoder_of(model)
     if not isinstance(name, str) or not re.fullmatch(r"\w+", name):
         raise ValueError(
@@ -240,11 +260,11 @@ def insert(model: Any, adapter: Adapter, name: str) -> Any:
     strategy = getattr(encoder, "distribute_strategy", None)
     with strategy.scope() if strategy else contextlib.nullcontext():
         kwargs = {"name": f"adapter_{name}", "dtype": encoder.dtype_policy}
-        filled = list(adapter.slots(encoder, **kwargs))
+        filled_slots = list(adapter.slots(encoder, **kwargs))
         if adapter.pooler:
-            filled.append(_of_pooler(encoder, **kwargs))
-        for layer, made, shape in filled:
-            layer.add_edit(made, shape, state.switch)
+            filled_slots.append(_of_pooler(encoder, **kwargs))
+        for layer, adapter_layer, shape in filled_slots:
+            layer.add_edit(adapter_layer, shape, state.switch)
     encoder.variants = state
     state.added[name] = adapter
     activate(model, name)
@@ -253,18 +273,22 @@ def insert(model: Any, adapter: Adapter, name: str) -> Any:
 
 @contextlib.contextmanager
 def inserting(model: Any, adapter: Adapter, name: str) -> Iterator[None]:
-    """Inserts an adapter; if the context, which loads weights, raises ValueError, undoes it."""
+    """Inserts an adapter, see `insert`; if the context raises ValueError, undoes it.
+
+    In the context, the caller loads the adapter's weights. The active adapter and
+    the trainable weights are then the same as before.
+    """
     encoder = encoder_of(model)
-    of_task, of_encoder = getattr(model, "variant", None), _state(encoder).active
+    task_adapter, encoder_adapter = getattr(model, "variant", None), _state(encoder).active
     trainable = [(weight, weight.trainable) for weight in encoder.weights]
     insert(model, adapter, name)
     try:
         yield
     except ValueError:
         remove(model, name)
-        encoder.variants.active = of_encoder
+        encoder.variants.active = encoder_adapter
         if hasattr(model, "variant"):
-            model.variant = of_task
+            model.variant = task_adapter
         for weight, was_trainable in trainable:
             weight.trainable = was_trainable
         raise
@@ -292,9 +316,9 @@ def parse(text: str) -> Adapter:
         64
     """
     kind, options = parse_kind(text)
-    found: Any = registry.get("adapter", kind)
+    adapter_class: Any = registry.get("adapter", kind)
     try:
-        return found.from_arguments(options, f"An adapter of kind {kind!r}")
+        return adapter_class.from_arguments(options, f"An adapter of kind {kind!r}")
     except TypeError as error:
         raise ValueError(f"{error}. Received: {text!r}") from error
 
@@ -393,23 +417,33 @@ def merge(model: Any, name: str | None = None) -> None:
 
 
 def restore(encoder: Any, content: Mapping[str, Any], source: str) -> None:
-    """Adds the adapters that a preset describes, newly initialised; see `Adapters.record`.
+    """Adds the adapters that a preset describes, newly initialised.
+
+    Args:
+        encoder: encoder or decoder without adapters.
+        content: the description: "added", name -> kind and options of an adapter, and "running",
+            the name of the active one or None; see `Adapters.record`.
+        source: where it was read, for the message.
 
     Raises:
-        ValueError: the description is invalid; the message names `source`.
+        ValueError: the description is invalid, or the encoder does not support an adapter.
     """
     try:
         for name, options in content["added"].items():
             options = dict(options)
-            found: Any = registry.get("adapter", options.pop("kind"))
-            insert(encoder, found(**options), name)
+            adapter_class: Any = registry.get("adapter", options.pop("kind"))
+            insert(encoder, adapter_class(**options), name)
         activate(encoder, content["running"])
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ValueError(f"The adapters cannot be read ({error}). Received: {source}") from error
 
 
 def known(encoder: Any, name: str | None) -> Adapters:
-    """Returns the adapters of an encoder; raises ValueError if `name` is not one of them."""
+    """Returns the `Adapters` of an encoder; for one that has none yet, an empty object.
+
+    Raises:
+        ValueError: `name` is neither None nor the name of one of the adapters.
+    """
     state = _state(encoder)
     if name is not None and name not in state.added:
         raise ValueError(
@@ -420,8 +454,8 @@ def known(encoder: Any, name: str | None) -> Adapters:
 
 
 def _state(encoder: Any) -> Adapters:
-    found = encoder.variants
-    return found if isinstance(found, Adapters) else Adapters(encoder)
+    variants = encoder.variants
+    return variants if isinstance(variants, Adapters) else Adapters(encoder)
 
 
 def running(model: Any) -> str | None:
@@ -434,9 +468,9 @@ def running(model: Any) -> str | None:
 
 
 def weights_of(encoder: Any, name: str | None) -> list[keras.Variable]:
-    """Returns the weights of one adapter, in the encoder's order."""
-    marked = f"/adapter_{name}/"
-    return [] if name is None else [x for x in encoder.weights if marked in x.path]
+    """Returns the weights of the adapter `name`, in the encoder's order; none for None."""
+    marker = f"/adapter_{name}/"
+    return [] if name is None else [weight for weight in encoder.weights if marker in weight.path]
 
 
 def base_weights(encoder: Any) -> list[keras.Variable]:
@@ -461,11 +495,18 @@ def encoder_of(model: Any) -> Any:
 
 
 def slot(layer: Editable, name: str) -> Any:
-    """Returns the layer of an adapter in the slot of `layer`, or None."""
+    """Returns the layer that the adapter `name` has put into the slot of `layer`, or None."""
     return getattr(layer, f"adapter_{name}", None)
 
 
 def _of_pooler(encoder: Any, **kwargs: Any) -> Filled:
+    """Returns the pooler, the layer that trains differences to it, and that layer's input shape.
+
+    `kwargs` are `name` and `dtype` of the new layer.
+
+    Raises:
+        ValueError: the encoder has no pooler, or one without a dense layer.
+    """
     if not hasattr(encoder.pooler, "product"):
         raise ValueError(
             "pooler=True requires an encoder whose pooler has a dense layer. Received: a "

@@ -70,10 +70,10 @@ class BlockBottlenecks(keras.layers.Layer):
         super().__init__(**kwargs)
         self.normed = normed
         options: dict[str, Any] = {"activation": activation, "initializer_range": initializer_range}
-        made = {
+        bottlenecks = {
             part: Bottleneck(size, **options, dtype=self.dtype_policy, name=part) for part in parts
         }
-        self.bottlenecks = [made.get(part) for part in ("attention", "feed_forward")]
+        self.bottlenecks = [bottlenecks.get(part) for part in ("attention", "feed_forward")]
 
     def build(self, input_shape: Shape) -> None:
         for bottleneck in self.bottlenecks:
@@ -82,15 +82,19 @@ class BlockBottlenecks(keras.layers.Layer):
 
     @property
     def attention(self) -> Any:
-        """The function applied after the attention's dropout, or None."""
+        """The function applied after the attention's dropout, or None; see `_behind`."""
         return self._behind(self.bottlenecks[0])
 
     @property
     def feed_forward(self) -> Any:
-        """The function applied after the feed-forward part's dropout, or None."""
+        """The function applied after the feed-forward part's dropout, or None; see `_behind`."""
         return self._behind(self.bottlenecks[1])
 
     def _behind(self, bottleneck: Bottleneck | None) -> Any:
+        """Returns a function (outputs of the part, its residual x, its norm) -> outputs, or None.
+
+        It adds the bottleneck's output to the part's: (..., H) -> (..., H).
+        """
         if bottleneck is None:
             return None
 
@@ -130,8 +134,10 @@ class Houlsby(_Bottlenecks):
         options |= {"initializer_range": self.initializer_range}
         width = encoder.config.hidden_size
         for block in plain_blocks(encoder, self.kind):
-            made = BlockBottlenecks("attention", "feed_forward", normed=False, **options, **kwargs)
-            yield block, made, (None, None, width)
+            bottlenecks = BlockBottlenecks(
+                "attention", "feed_forward", normed=False, **options, **kwargs
+            )
+            yield block, bottlenecks, (None, None, width)
         for norm in sites(encoder, "scale_and_shift") if self.norms else ():
             beta = norm.beta is not None
             yield norm, NormDelta(gamma=True, beta=beta, **kwargs), tuple(norm.gamma.shape)
@@ -157,5 +163,5 @@ class Pfeiffer(_Bottlenecks):
         options: dict[str, Any] = {"size": self.size, "activation": self.activation}
         options |= {"initializer_range": self.initializer_range}
         for block in plain_blocks(encoder, self.kind):
-            made = BlockBottlenecks("feed_forward", normed=True, **options, **kwargs)
-            yield block, made, (None, None, encoder.config.hidden_size)
+            bottlenecks = BlockBottlenecks("feed_forward", normed=True, **options, **kwargs)
+            yield block, bottlenecks, (None, None, encoder.config.hidden_size)

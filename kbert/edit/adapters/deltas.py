@@ -33,18 +33,18 @@ class DenseDelta(keras.layers.Layer):
             self.bias = self.add_weight(name="bias", shape=(self.units,), initializer="zeros")
 
     def call(self, rows: Tensor, training: bool = False) -> Tensor:
-        """Returns the term to add to the output: (N, O), or (O,) without a kernel."""
+        """(N, I) -> the term to add to the output: (N, O), or (O,) without a kernel."""
         if self.kernel is None:
             return self.bias
         outputs = keras.ops.matmul(rows, self.kernel)
         return outputs if self.bias is None else outputs + self.bias
 
     def merge_into(self, dense: Dense) -> None:
-        """Adds the differences to the weights of the layer."""
+        """Adds the differences to the kernel and bias of `dense`."""
         pairs: Any = ((self.kernel, dense.kernel), (self.bias, dense.bias))
-        for own, its in pairs:
-            if own is not None:
-                its.assign_add(own)
+        for delta, weight in pairs:
+            if delta is not None:
+                weight.assign_add(delta)
 
 
 class NormDelta(keras.layers.Layer):
@@ -60,9 +60,9 @@ class NormDelta(keras.layers.Layer):
         self.given = {"gamma": gamma, "beta": beta}
 
     def build(self, input_shape: Shape) -> None:
-        for name, given in self.given.items():
+        for name, has_delta in self.given.items():
             options = {"name": name, "initializer": "zeros", "autocast": False}
-            weight = self.add_weight(shape=(input_shape[-1],), **options) if given else None
+            weight = self.add_weight(shape=(input_shape[-1],), **options) if has_delta else None
             setattr(self, name, weight)
 
     def scale_and_shift(self, gamma: Any, beta: Any) -> tuple[Any, Any]:
@@ -71,8 +71,8 @@ class NormDelta(keras.layers.Layer):
         return gamma, beta if self.beta is None else beta + self.beta
 
     def merge_into(self, norm: LayerNorm) -> None:
-        """Adds the differences to the weights of the layer."""
+        """Adds the differences to the scale and shift of `norm`."""
         pairs: Any = ((self.gamma, norm.gamma), (self.beta, norm.beta))
-        for own, its in pairs:
-            if own is not None:
-                its.assign_add(own)
+        for delta, weight in pairs:
+            if delta is not None:
+                weight.assign_add(delta)

@@ -107,13 +107,19 @@ def load(model: Any, folder: PathLike, *, name: str | None = None) -> Any:
     arrays = {name: array for name, array in arrays.items() if name != _INPUT_TOKENS}
     is_task = isinstance(model, Task)
     heads = _heads(model) if is_task else {}
-    of_heads = {k: v for k, v in arrays.items() if not k.startswith("encoder/")}
+    head_arrays = {k: v for k, v in arrays.items() if not k.startswith("encoder/")}
     if is_task:
         _check_task(model, content, source)
     name = content["name"] if name is None else name
     with inserting(model, adapter, name):
-        _set(encoder, name, adapter, {k: v for k, v in arrays.items() if k not in of_heads}, source)
-        set_parts(heads, of_heads, source)
+        _set(
+            encoder,
+            name,
+            adapter,
+            {k: v for k, v in arrays.items() if k not in head_arrays},
+            source,
+        )
+        set_parts(heads, head_arrays, source)
     if table is not None:
         encoder.token_embedding.assign(table)
     return model
@@ -158,7 +164,7 @@ def load_task(
     settings = registry.current(content["task"])
     if "labels" in content:
         settings["labels"] = list(content["labels"])
-    found: Any = find_class(Task, settings.pop("kind"), settings.pop("module", None), source)
+    task_class: Any = find_class(Task, settings.pop("kind"), settings.pop("module", None), source)
     reads_input_tokens = settings.pop("input_tokens", True)
     if isinstance(base, str | os.PathLike) and not reads_input_tokens:
         folder_of_base = locate(base)
@@ -166,8 +172,8 @@ def load_task(
         base = DecoderEncoder(decoder, input_tokens=False)
         tokenizer = load_tokenizer(folder_of_base)
     if isinstance(base, str | os.PathLike):
-        new = {"new_head": True} if found.has_head else {}
-        task = found.from_preset(base, **new, **settings)
+        head_options = {"new_head": True} if task_class.has_head else {}
+        task = task_class.from_preset(base, **head_options, **settings)
     else:
         encoder_of(base)  # raises if it is none
         if isinstance(base, Task) and tokenizer is None:
@@ -177,7 +183,7 @@ def load_task(
                 "With an encoder instead of a folder, pass its tokenizer too: load_task(encoder, "
                 "folder, tokenizer=…). Received: tokenizer=None"
             )
-        task = found(base.model if isinstance(base, Task) else base, tokenizer, **settings)
+        task = task_class(base.model if isinstance(base, Task) else base, tokenizer, **settings)
     return load(task, folder, name=name)
 
 
@@ -192,30 +198,35 @@ def checksum(encoder: Any, adapter: Adapter, input_rows: int = 0) -> str:
 
 
 def _base_weights(encoder: Any, adapter: Adapter, input_rows: int) -> Iterator[fingerprints.Part]:
-    own = {id(weight) for weight in base_weights(encoder)}
+    """Yields name and shape, then the values, of each weight that `checksum` includes."""
+    base_ids = {id(weight) for weight in base_weights(encoder)}
     if adapter.pooler:
-        own -= {id(weight) for weight in encoder.pooler.weights}
-    kept = [x for x in encoder.weights if id(x) in own]
-    for weight in sorted(kept, key=lambda x: x.path.removeprefix(encoder.path)):
-        place = weight.path.removeprefix(encoder.path)
+        base_ids -= {id(weight) for weight in encoder.pooler.weights}
+    included_weights = [x for x in encoder.weights if id(x) in base_ids]
+    for weight in sorted(included_weights, key=lambda x: x.path.removeprefix(encoder.path)):
+        path = weight.path.removeprefix(encoder.path)
         array = np.ascontiguousarray(keras.ops.convert_to_numpy(weight.value), "float32")
         if input_rows and len(array) == encoder.config.vocabulary_size:  # the bias of logits too
             array = array[:-input_rows]
-        yield f"{place} {array.shape}\n"
+        yield f"{path} {array.shape}\n"
         yield array
 
 
 def _heads(task: Any) -> dict[str, keras.layers.Layer]:
+    """Returns prefix of names -> layer, for the parts of a task beside its model."""
     return {prefix: part for prefix, part in task.parts.items() if prefix not in task.model_parts}
 
 
 def _of_adapter(encoder: Any, name: str, adapter: Adapter) -> dict[str, np.ndarray]:
-    """Returns the adapter's weights, under names without the adapter's own name."""
-    marked = f"/adapter_{name}/"
+    """Returns the weights of the adapter `name` by name in a folder, which leaves out `name`.
+
+    If the adapter trains the pooler, the pooler's values are returned instead of differences.
+    """
+    marker = f"/adapter_{name}/"
     arrays = {
-        key.replace(marked, "/adapter/"): array
+        key.replace(marker, "/adapter/"): array
         for key, array in get_arrays(encoder, "encoder").items()
-        if marked in key
+        if marker in key
     }
     if adapter.pooler:  # saved whole, because its base may have been randomly initialised
         for part in ("kernel", "bias"):
@@ -226,23 +237,41 @@ def _of_adapter(encoder: Any, name: str, adapter: Adapter) -> dict[str, np.ndarr
 
 
 def _set(encoder: Any, name: str, adapter: Adapter, arrays: Arrays, source: str) -> None:
-    own = dict(arrays)
+    """Sets the weights of the adapter `name` in an encoder; reverses `_of_adapter`.
+
+    Args:
+        encoder: encoder with the adapter.
+        name: name of the adapter in the encoder.
+        adapter: its options.
+        arrays: its weights by name in a folder.
+        source: folder, for messages.
+
+    Raises:
+        ValueError: a weight is missing, superfluous or of another shape.
+    """
+    values = dict(arrays)
     if adapter.pooler:
         for part in ("kernel", "bias"):
-            if (key := f"encoder/pooler/adapter/{part}") in own:
+            if (key := f"encoder/pooler/adapter/{part}") in values:
                 base = keras.ops.convert_to_numpy(getattr(encoder.pooler, part).value)
-                if own[key].shape == base.shape:
-                    own[key] = own[key] - base
-    marked = {key.replace("/adapter/", f"/adapter_{name}/"): x for key, x in own.items()}
-    rest = {
+                if values[key].shape == base.shape:
+                    values[key] = values[key] - base
+    adapter_arrays = {key.replace("/adapter/", f"/adapter_{name}/"): x for key, x in values.items()}
+    other_arrays = {
         key: array
         for key, array in get_arrays(encoder, "encoder").items()
         if f"/adapter_{name}/" not in key
     }
-    set_arrays(encoder, "encoder", {**rest, **marked}, source)
+    set_arrays(encoder, "encoder", {**other_arrays, **adapter_arrays}, source)
 
 
 def _read(folder: PathLike) -> tuple[dict[str, Any], Arrays]:
+    """Returns the content of a folder's `adapter.json`, and its weights by name.
+
+    Raises:
+        FileNotFoundError: a file is missing.
+        ValueError: a file is damaged, of another format version, or has wrong keys.
+    """
     path = Path(folder) / ADAPTER_FILE
     if not path.is_file():
         raise FileNotFoundError(
@@ -257,41 +286,57 @@ def _read(folder: PathLike) -> tuple[dict[str, Any], Arrays]:
         )
     kinds: dict[str, type] = {"adapter": dict, "base": dict, "name": str}
     kinds |= {key: kind for key, kind in (("task", dict), ("labels", list)) if key in content}
-    wrong = [key for key, kind in kinds.items() if not isinstance(content.get(key), kind)]
-    if wrong or set(content) - _KEYS:
+    wrong_keys = [key for key, kind in kinds.items() if not isinstance(content.get(key), kind)]
+    if wrong_keys or set(content) - _KEYS:
         raise ValueError(
             f"{ADAPTER_FILE} must have the keys {', '.join(sorted(_KEYS))}. Received: "
             f"{', '.join(content)}; missing, unknown or of another type: "
-            f"{', '.join([*wrong, *sorted(set(content) - _KEYS)])} in {path}"
+            f"{', '.join([*wrong_keys, *sorted(set(content) - _KEYS)])} in {path}"
         )
     return content, read_safetensors(Path(folder) / WEIGHTS_FILE)
 
 
 def _adapter(content: Mapping[str, Any], source: str) -> Adapter:
+    """Returns the adapter that `content`, a folder's `adapter.json`, describes.
+
+    Raises:
+        ValueError: its kind or an option is unknown; the message names `source`.
+    """
     options = dict(content["adapter"])
     try:
-        found: Any = registry.get("adapter", options.pop("kind", ""))
-        return found(**options)
+        adapter_class: Any = registry.get("adapter", options.pop("kind", ""))
+        return adapter_class(**options)
     except (TypeError, ValueError) as error:
         raise ValueError(f"The adapter is not supported: {error} in {source}") from error
 
 
 def _check_base(model: Any, adapter: Adapter, content: Mapping[str, Any], source: str) -> None:
+    """Raises ValueError unless a model has the base weights that an adapter was trained on.
+
+    Args:
+        model: an encoder, a decoder or a task on one.
+        adapter: the adapter of the folder.
+        content: content of the folder's `adapter.json`.
+        source: folder, for the message.
+    """
     encoder = encoder_of(model)
-    expected = content["base"].get("checksum")
-    found = checksum(encoder, adapter, _input_rows(model))
-    if expected != found:
+    expected_checksum = content["base"].get("checksum")
+    actual_checksum = checksum(encoder, adapter, _input_rows(model))
+    if expected_checksum != actual_checksum:
         config = content["base"].get(encoder.config.kind)
-        same = config == encoder.config.to_dict()
+        is_same_config = config == encoder.config.to_dict()
         raise ValueError(
             "The encoder must have the weights that the adapter was trained on. Received: an "
-            f"encoder with {'other weights' if same else 'another config'} (checksum {found}, not "
-            f"{expected}), for the adapter in {source}"
+            f"encoder with {'other weights' if is_same_config else 'another config'} (checksum "
+            f"{actual_checksum}, not {expected_checksum}), for the adapter in {source}"
         )
 
 
 def _input_rows(model: Any) -> int:
-    """Returns how many of a decoder's tokens are input tokens, which only tasks use."""
+    """Returns how many rows of a decoder's token table belong to input tokens, or 0.
+
+    Input tokens are newly initialised for a task, see `kbert.models.DecoderEncoder`.
+    """
     host = getattr(model, "encoder", model)
     return len(INPUT_TOKENS) if getattr(host, "has_input_tokens", False) else 0
 
@@ -301,7 +346,15 @@ def _table(encoder: Any) -> np.ndarray:
 
 
 def _with_input_tokens(model: Any, rows: np.ndarray | None, source: str) -> np.ndarray | None:
-    """Returns the token table with the folder's embeddings of input tokens; None without any.
+    """Returns a decoder's token table (V, H) with a folder's rows of input tokens at its end.
+
+    Args:
+        model: an encoder, a decoder or a task on one.
+        rows: the folder's embeddings of the input tokens; None if it has none.
+        source: folder, for messages.
+
+    Returns:
+        The table, or None if neither the folder nor the model has input tokens.
 
     Raises:
         ValueError: only one of folder and model has such embeddings, their shapes differ, or
@@ -328,15 +381,19 @@ def _with_input_tokens(model: Any, rows: np.ndarray | None, source: str) -> np.n
 
 
 def _check_task(task: Any, content: Mapping[str, Any], source: str) -> None:
+    """Raises ValueError unless the heads of a folder are of the task's kind and have its classes.
+
+    `content` is that of the folder's `adapter.json`; the message names `source`.
+    """
     kind = content.get("task", {}).get("kind")
     if kind is not None and kind != task.kind:
         raise ValueError(
             "The adapter's heads must be the task's. "
             f"Received: a task of kind {task.kind!r}, heads of {kind!r} in {source}"
         )
-    labels, own = content.get("labels"), getattr(task, "labels", None)
-    if labels is not None and own is not None and list(own) != list(labels):
+    labels, task_labels = content.get("labels"), getattr(task, "labels", None)
+    if labels is not None and task_labels is not None and list(task_labels) != list(labels):
         raise ValueError(
             "The classes of the adapter's head must be those of the task, in the same order. "
-            f"Received: {list(own)!r:.80} and {labels!r:.80} in {source}"
+            f"Received: {list(task_labels)!r:.80} and {labels!r:.80} in {source}"
         )

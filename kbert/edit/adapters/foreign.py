@@ -16,7 +16,7 @@ from kbert.io.paths import Path
 def read_folder(
     folder: PathLike, weights_file: str, package: str, hint: str = ""
 ) -> tuple[dict[str, Any], Arrays]:
-    """Reads settings and weights.
+    """Returns the settings of an adapter folder, and its weights by name.
 
     Args:
         folder: folder with `FOREIGN_FILE` and the file of weights.
@@ -26,13 +26,13 @@ def read_folder(
 
     Raises:
         FileNotFoundError: a file is missing.
-        ValueError: a file is damaged.
+        ValueError: a file is damaged, or a weight is NaN or infinite.
     """
     path = Path(folder)
-    for file, more in ((FOREIGN_FILE, ""), (weights_file, hint)):
+    for file, ending in ((FOREIGN_FILE, ""), (weights_file, hint)):
         if not (path / file).is_file():
             raise FileNotFoundError(
-                f"A folder of {package} must contain {file}{more}. Received: {os.fspath(folder)}"
+                f"A folder of {package} must contain {file}{ending}. Received: {os.fspath(folder)}"
             )
     content, arrays = read_json(path / FOREIGN_FILE), read_safetensors(path / weights_file)
     check_finite(arrays, os.fspath(path / weights_file))
@@ -51,10 +51,10 @@ def check_only(
         source: file of the settings, for the message.
     """
     for key, allowed in only.items():
-        *_, usual = allowed
-        if content.get(key, usual) not in allowed:
+        *_, default = allowed
+        if content.get(key, default) not in allowed:
             raise ValueError(
-                f"`{key}` of {what} must be {usual!r} to be supported by kbert. Received: "
+                f"`{key}` of {what} must be {default!r} to be supported by kbert. Received: "
                 f"{content[key]!r} in {source}"
             )
 
@@ -62,7 +62,7 @@ def check_only(
 def write_folder(
     folder: PathLike, content: Mapping[str, Any], arrays: Arrays, weights_file: str
 ) -> None:
-    """Writes both files, or neither.
+    """Writes the settings and the weights of an adapter: both files, or neither.
 
     Args:
         folder: folder to write to, created if missing.

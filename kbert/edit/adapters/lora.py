@@ -54,11 +54,14 @@ class Lora(Adapter):
             )
 
     def check_encoder(self, encoder: Any) -> None:
-        found = {target for dense in sites(encoder, "product") for target, *_ in columns(dense)}
-        if missing := set(self.targets) - found:
+        available_targets = {
+            target for dense in sites(encoder, "product") for target, *_ in columns(dense)
+        }
+        if missing_targets := set(self.targets) - available_targets:
             raise ValueError(
-                f"The encoder must have the kernels in `targets`; it has {sorted(found)}. "
-                f"Received: targets that it lacks: {sorted(missing)}"
+                "The encoder must have the kernels in `targets`; it has "
+                f"{sorted(available_targets)}. Received: targets that it lacks: "
+                f"{sorted(missing_targets)}"
             )
 
     @property
@@ -68,27 +71,28 @@ class Lora(Adapter):
 
     def slots(self, encoder: Any, **kwargs: Any) -> Iterator[Filled]:
         for dense in sites(encoder, "product"):
-            chosen = [found for found in columns(dense) if found[0] in self.targets]
-            if chosen:
-                made = LowRank(
-                    *(chosen, dense.units),
+            chosen_parts = [part for part in columns(dense) if part[0] in self.targets]
+            if chosen_parts:
+                low_rank = LowRank(
+                    *(chosen_parts, dense.units),
                     rank=self.rank,
                     scale=self.scale,
                     dropout=self.dropout,
                     **kwargs,
                 )
-                yield dense, made, (None, dense.kernel.shape[0])
+                yield dense, low_rank, (None, dense.kernel.shape[0])
 
     def merge(self, encoder: Any, name: str) -> None:
         for dense in sites(encoder, "product"):
-            if (made := slot(dense, name)) is not None:
-                dense.kernel.assign_add(made.difference())
+            if (low_rank := slot(dense, name)) is not None:
+                dense.kernel.assign_add(low_rank.difference())
 
 
 def columns(dense: Dense) -> list[tuple[str, int, int]]:
-    """Returns (target, first column, end) for each target of a block's dense layer.
+    """Returns (target, first column, end) for each target in the kernel of a block's dense layer.
 
-    Keys and values may have fewer heads than queries; then the layer has an attribute `widths`.
+    A target is one of `TARGETS`; a layer without any gives []. Keys and values may have fewer heads
+    than queries; then the layer has an attribute `widths`.
     """
     *_, parent, name = dense.path.split("/")
     if name in _COLUMNS:
@@ -155,7 +159,11 @@ class LowRank(keras.layers.Layer):
         return ops.matmul(a, b)
 
     def _joined(self) -> tuple[Tensor, Tensor]:
-        """Joins all A side by side and all B at their columns, so that two products suffice."""
+        """Joins all A side by side and all B at their columns, so that two products suffice.
+
+        Returns (I, P · R) and (P · R, O) for P adapted parts of the kernel; the second is
+        multiplied by the scale.
+        """
         a = ops.concatenate([a for a, _ in self.pairs], axis=1)
         rows = [
             ops.pad(b * ops.cast(self.scale, b.dtype), ((0, 0), (begin, self.units - end)))
@@ -187,10 +195,10 @@ class BitFit(Adapter):
                     shape = tuple(layer.beta.shape)
                     yield layer, NormDelta(gamma=False, beta=True, **kwargs), shape
             elif layer.bias is not None:
-                made = DenseDelta(layer.units, kernel=False, bias=True, **kwargs)
-                yield layer, made, (None, layer.kernel.shape[0])
+                delta = DenseDelta(layer.units, kernel=False, bias=True, **kwargs)
+                yield layer, delta, (None, layer.kernel.shape[0])
 
     def merge(self, encoder: Any, name: str) -> None:
         for layer in sites(encoder, "product", "scale_and_shift"):
-            if (made := slot(layer, name)) is not None:
-                made.merge_into(layer)
+            if (delta := slot(layer, name)) is not None:
+                delta.merge_into(layer)

@@ -83,10 +83,10 @@ def read_peft(model: Any, folder: PathLike, *, name: str = "peft") -> Any:
             f"{', '.join(f'{key}={content[key]!r:.40}' for key in unknown)} in "
             f"{folder / FOREIGN_FILE}"
         )
-    places = list(_places(encoder))
-    found: dict[tuple[str, str], tuple[np.ndarray, np.ndarray]] = {}
-    rest = set(arrays)
-    for path, target, module, rows in places:
+    kernels = list(_places(encoder))
+    lora_pairs: dict[tuple[str, str], tuple[np.ndarray, np.ndarray]] = {}
+    other_names = set(arrays)
+    for path, target, module, rows in kernels:
         pair = [_find(arrays, module, part) for part in "AB"]
         if all(pair):
             a, b = (np.transpose(arrays[cast(str, key)]) for key in pair)
@@ -95,21 +95,21 @@ def read_peft(model: Any, folder: PathLike, *, name: str = "peft") -> Any:
                     f"{pair[1]} must cover all columns of {path}. Received: {b.shape[-1]} in "
                     f"{folder / WEIGHTS_FILE}"
                 )
-            found[path, target] = a, b if rows is None else b[:, rows]
-            rest -= set(pair)
+            lora_pairs[path, target] = a, b if rows is None else b[:, rows]
+            other_names -= set(pair)
     source = str(folder / WEIGHTS_FILE)
-    parts, heads = _saved_modules(model, {key: arrays[key] for key in rest}, source)
-    if not found:
+    parts, heads = _saved_modules(model, {key: arrays[key] for key in other_names}, source)
+    if not lora_pairs:
         raise ValueError(
             "The file must contain LoRA weights of the encoder's kernels. Received: none in "
             f"{source}"
         )
-    targets = tuple(dict.fromkeys(target for _, target in found))
-    asked = {(path, target) for path, target, *_ in places if target in targets}
-    if missing := asked - set(found):
+    targets = tuple(dict.fromkeys(target for _, target in lora_pairs))
+    expected_kernels = {(path, target) for path, target, *_ in kernels if target in targets}
+    if missing_kernels := expected_kernels - set(lora_pairs):
         raise ValueError(
             "LoRA must adapt the same kernels in every layer. Received: none for "
-            f"{sorted(missing)[:3]} in {folder / WEIGHTS_FILE}"
+            f"{sorted(missing_kernels)[:3]} in {folder / WEIGHTS_FILE}"
         )
     rank = content.get("r", _RANK)
     adapter = Lora(
@@ -119,16 +119,21 @@ def read_peft(model: Any, folder: PathLike, *, name: str = "peft") -> Any:
         targets=targets,
         pooler=False,
     )
-    wrong = [key for key, (a, b) in found.items() if a.shape[1] != rank or b.shape[0] != rank]
-    if wrong:
+    wrong_ranks = [
+        key for key, (a, b) in lora_pairs.items() if a.shape[1] != rank or b.shape[0] != rank
+    ]
+    if wrong_ranks:
         raise ValueError(
-            f"`r` must be the rank of the weights. Received: r={rank}, another rank of {wrong[0]}"
+            f"`r` must be the rank of the weights. Received: r={rank}, another rank of "
+            f"{wrong_ranks[0]}"
         )
     with inserting(model, adapter, name):
         for dense in sites(encoder, "product"):
-            made = slot(dense, name)
-            for (target, *_), pair in zip(made.chosen, made.pairs, strict=True) if made else ():
-                for weight, array in zip(pair, found[dense.path, target], strict=True):
+            low_rank = slot(dense, name)
+            for (target, *_), pair in (
+                zip(low_rank.chosen, low_rank.pairs, strict=True) if low_rank else ()
+            ):
+                for weight, array in zip(pair, lora_pairs[dense.path, target], strict=True):
                     if tuple(weight.shape) != array.shape:
                         raise ValueError(
                             f"The weights of {dense.path} must be of shape {tuple(weight.shape)}. "
@@ -164,14 +169,14 @@ def _saved_modules(
         **architecture.write_fields(encoder.config, None),
         "architectures": [f"{architecture.class_prefix}{ending}"],
     }
-    names = {key.removeprefix(_PREFIX): array for key, array in saved.items()}
+    named_arrays = {key.removeprefix(_PREFIX): array for key, array in saved.items()}
     rules = architecture.rules(encoder.config, head)
-    here, rest = read_arrays(rules, architecture.fold(names, content))
-    without_place = [
-        key for key in here if not key.startswith(tuple(f"{prefix}/" for prefix in parts))
+    arrays, unknown_arrays = read_arrays(rules, architecture.fold(named_arrays, content))
+    unplaced_names = [
+        key for key in arrays if not key.startswith(tuple(f"{prefix}/" for prefix in parts))
     ]
-    if rest or without_place:
-        way_out = (
+    if unknown_arrays or unplaced_names:
+        remedy = (
             ""
             if parts
             else ": pass the task, such as TextClassifier.from_preset(base, "
@@ -179,16 +184,18 @@ def _saved_modules(
         )
         raise ValueError(
             "Each weight must belong to LoRA of a kernel of the encoder, or to the head of the "
-            f"task{way_out}. Received: {', '.join(sorted([*rest, *without_place])[:6])} in "
-            f"{source}"
+            f"task{remedy}. Received: {', '.join(sorted([*unknown_arrays, *unplaced_names])[:6])} "
+            f"in {source}"
         )
-    own = {prefix for prefix in parts if any(key.startswith(f"{prefix}/") for key in here)}
-    if own and encoder.pooler_is_new and "encoder/pooler" not in own:
+    saved_prefixes = {
+        prefix for prefix in parts if any(key.startswith(f"{prefix}/") for key in arrays)
+    }
+    if saved_prefixes and encoder.pooler_is_new and "encoder/pooler" not in saved_prefixes:
         logging.warning(
             "%s: the pooler under the head stays newly initialised, as the folder has no pooler",
             source,
         )
-    return {prefix: part for prefix, part in parts.items() if prefix in own}, here
+    return {prefix: part for prefix, part in parts.items() if prefix in saved_prefixes}, arrays
 
 
 def write_peft(model: Any, folder: PathLike, *, name: str | None = None) -> None:
@@ -213,12 +220,14 @@ def write_peft(model: Any, folder: PathLike, *, name: str | None = None) -> None
         )
     arrays: dict[str, np.ndarray] = {}
     modules: dict[str, str] = {}
-    places = list(_places(encoder))
-    at = {(path, target): module for path, target, module, rows in places if rows is None}
+    kernels = list(_places(encoder))
+    module_of = {(path, target): module for path, target, module, rows in kernels if rows is None}
     for dense in sites(encoder, "product"):
-        made = slot(dense, str(name))
-        for (target, *_), pair in zip(made.chosen, made.pairs, strict=True) if made else ():
-            module = at.get((dense.path, target))
+        low_rank = slot(dense, str(name))
+        for (target, *_), pair in (
+            zip(low_rank.chosen, low_rank.pairs, strict=True) if low_rank else ()
+        ):
+            module = module_of.get((dense.path, target))
             if module is None:
                 raise ValueError(
                     "A folder of peft can only contain LoRA of kernels that transformers has too; "
@@ -247,7 +256,8 @@ def write_peft(model: Any, folder: PathLike, *, name: str | None = None) -> None
 def _places(encoder: Any) -> Iterator[tuple[str, str, str, np.ndarray | None]]:
     """Yields (layer path, target, PEFT module, rows) for each kernel that LoRA can adapt.
 
-    The last item is the target's rows in a module that joins several targets, and otherwise None.
+    The path is that of a dense layer of `encoder`; a target, such as "query", is one of
+    `lora.TARGETS`. The rows are the target's in a module that joins several, and otherwise None.
 
     Raises:
         ValueError: the model is a decoder.
@@ -262,11 +272,13 @@ def _places(encoder: Any) -> Iterator[tuple[str, str, str, np.ndarray | None]]:
     rules = {rule.name: rule for rule in architecture.rules(encoder.config, None)}
     for dense in sites(encoder, "product"):
         targets = [target for target, *_ in columns(dense)]
-        place = re.sub(r"layers_(\d+)/", r"layers/\1/", dense.path.removeprefix(f"{encoder.path}/"))
-        rule = rules.get(f"encoder/{place}/kernel")
+        kernel_path = re.sub(
+            r"layers_(\d+)/", r"layers/\1/", dense.path.removeprefix(f"{encoder.path}/")
+        )
+        rule = rules.get(f"encoder/{kernel_path}/kernel")
         if not targets or rule is None or not rule.transpose:
             continue
-        modules = [x.removesuffix(".weight").removeprefix(prefix) for x in rule.sources]
+        modules = [source.removesuffix(".weight").removeprefix(prefix) for source in rule.sources]
         if len(modules) == len(targets):
             for target, module in zip(targets, modules, strict=True):
                 yield dense.path, target, module, None
@@ -278,7 +290,15 @@ def _places(encoder: Any) -> Iterator[tuple[str, str, str, np.ndarray | None]]:
 
 
 def _find(arrays: Mapping[str, Any] | Arrays, module: str, part: str) -> str | None:
-    """Returns the name of a weight, which may have the prefix of a model with a head; or None."""
+    """Returns the name in peft's file of the A or B of a kernel, or None if it is missing.
+
+    Names may have the additional prefix of a model with a head.
+
+    Args:
+        arrays: arrays of the file by name.
+        module: name of the kernel's layer in peft, such as "encoder.layer.0.attention.self.query".
+        part: "A" or "B".
+    """
     end = f"{module}.lora_{part}.weight"
     for key in arrays:
         head, _, tail = key.partition(_PREFIX)

@@ -39,10 +39,10 @@ def export(
             f"kbert.edit.adapters.load_task(encoder, …) do. Received: {len(tasks)} tasks on "
             f"{len(encoders)} encoders"
         )
-    if loose := [name for name, task in tasks.items() if task.variant is None]:
+    if without_adapter := [name for name, task in tasks.items() if task.variant is None]:
         raise ValueError(
             "Each task must have its own adapter: use kbert.edit.adapters.add(task, …). Received: "
-            f"without one: {', '.join(loose)}"
+            f"without one: {', '.join(without_adapter)}"
         )
     signatures: dict[str, Signature] = {}
     resources: dict[int, Any] = {}

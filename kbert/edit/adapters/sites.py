@@ -13,8 +13,8 @@ def plain_blocks(encoder: Any, kind: str) -> list[Block]:
         ValueError: a block does not compute like `kbert.layers.Block`.
     """
     for block in encoder.blocks:
-        own = [getattr(type(block), name, None) for name in ("call", "_attended", "_forwarded")]
-        if own != [Block.call, Block._attended, Block._forwarded]:
+        methods = [getattr(type(block), name, None) for name in ("call", "_attended", "_forwarded")]
+        if methods != [Block.call, Block._attended, Block._forwarded]:
             raise ValueError(
                 f"Adapters of kind {kind!r} require blocks like BERT's. Received: an encoder of "
                 f"{type(block).__name__}"
@@ -46,8 +46,8 @@ def sites(encoder: Any, *seams: str) -> Iterator[Any]:
         *seams: Methods of which a layer must have at least one: "product", a product of rows and a
             kernel; "scale_and_shift" of norms.
     """
-    of_pooler = [] if encoder.pooler is None else list(encoder.pooler._flatten_layers())
+    pooler_layers = [] if encoder.pooler is None else list(encoder.pooler._flatten_layers())
     for layer in encoder._flatten_layers():
         has_seam = any(hasattr(type(layer), seam) for seam in seams)
-        if has_seam and layer not in of_pooler and "/adapter_" not in layer.path:
+        if has_seam and layer not in pooler_layers and "/adapter_" not in layer.path:
             yield layer

@@ -59,12 +59,12 @@ def least_important(
     ranks = [np.argsort(x, kind="stable") for x in values]
     candidates = [rank[: max(len(rank) - at_least, 0)] for rank in ranks]
     if by_layer:
-        wanted = [int(share * len(x)) for x in values]
+        numbers_to_prune = [int(share * len(x)) for x in values]
         chosen = {
             block: rank[:number]
-            for block, (rank, number) in enumerate(zip(candidates, wanted, strict=True))
+            for block, (rank, number) in enumerate(zip(candidates, numbers_to_prune, strict=True))
         }
-        missing = sum(wanted) - sum(map(len, chosen.values()))
+        num_missing = sum(numbers_to_prune) - sum(map(len, chosen.values()))
     else:
         pairs = [(values[block][i], block, i) for block, x in enumerate(candidates) for i in x]
         number = int(share * sum(map(len, values)))
@@ -73,12 +73,12 @@ def least_important(
             block: np.array([i for _, b, i in smallest if b == block], int)
             for block in range(len(values))
         }
-        missing = number - len(smallest)
-    if missing:
+        num_missing = number - len(smallest)
+    if num_missing:
         raise ValueError(
             f"`share` must leave at least {at_least} in every block; use keep_layers to remove "
-            f"whole layers. Received: share={share} of {[len(x) for x in values]}, {missing} too "
-            "many"
+            f"whole layers. Received: share={share} of {[len(x) for x in values]}, {num_missing} "
+            "too many"
         )
     return {block: sorted(map(int, x)) for block, x in chosen.items() if len(x)}
 
@@ -115,10 +115,10 @@ def prune_heads(model: Any, heads: Chosen) -> Any:
     """
     encoder = plain_encoder(model)
     check_heads_are_alone(encoder.config)
-    before, neurons = sizes_of(encoder.config)
-    kept = _kept(heads, before, "heads")
-    config = with_sizes(encoder.config, [len(x) for x in kept], neurons)
-    return rebuilt(model, config, _cut(_HEADS, kept, before, parts=3))
+    old_heads, neurons = sizes_of(encoder.config)
+    kept_heads = _kept(heads, old_heads, "heads")
+    config = with_sizes(encoder.config, [len(x) for x in kept_heads], neurons)
+    return rebuilt(model, config, _cut(_HEADS, kept_heads, old_heads, parts=3))
 
 
 def prune_neurons(model: Any, neurons: Chosen) -> Any:
@@ -150,11 +150,11 @@ def prune_neurons(model: Any, neurons: Chosen) -> Any:
         256
     """
     encoder = plain_encoder(model)
-    heads, before = sizes_of(encoder.config)
-    kept = _kept(neurons, before, "neurons")
-    config = with_sizes(encoder.config, heads, [len(x) for x in kept])
+    heads, old_neurons = sizes_of(encoder.config)
+    kept_neurons = _kept(neurons, old_neurons, "neurons")
+    config = with_sizes(encoder.config, heads, [len(x) for x in kept_neurons])
     parts = 2 if encoder.config.feed_forward == "gated" else 1
-    return rebuilt(model, config, _cut(_NEURONS, kept, before, parts))
+    return rebuilt(model, config, _cut(_NEURONS, kept_neurons, old_neurons, parts))
 
 
 def neuron_magnitudes(model: Any) -> list[np.ndarray]:
@@ -168,51 +168,65 @@ def neuron_magnitudes(model: Any) -> list[np.ndarray]:
     Returns:
         One array (I,) per block.
     """
-    found = []
+    norms = []
     for block in plain_encoder(model).blocks:
         part = block.feed_forward
         kernels = (part.intermediate.kernel, part.output_dense.kernel)
         into, away = (keras.ops.convert_to_numpy(x).astype("float64") for x in kernels)
         # (H, I), or (H, 2 I) if it is gated, and (I, H).
         squares = (into**2).sum(0).reshape(-1, len(away)).sum(0) + (away**2).sum(1)
-        found.append(np.sqrt(squares))
-    return found
+        norms.append(np.sqrt(squares))
+    return norms
 
 
 def _kept(chosen: Chosen, before: list[int], what: str) -> list[np.ndarray]:
-    """Returns the numbers of the remaining heads or neurons of each block."""
-    kept = [np.arange(number) for number in before]
+    """Returns the numbers of the remaining heads or neurons of each block, ascending.
+
+    Args:
+        chosen: number of a block -> numbers of the heads or neurons to remove.
+        before: number of heads or neurons of each block.
+        what: "heads" or "neurons", for messages.
+
+    Raises:
+        ValueError: a block or number does not exist or occurs twice, or a block has none left.
+    """
+    remaining = [np.arange(number) for number in before]
     for block, numbers in chosen.items():
         if not 0 <= block < len(before):
             raise ValueError(
                 f"Indices of blocks must be between 0 and {len(before) - 1}. Received: {block!r}"
             )
         numbers = list(numbers)
-        wrong = [n for n in numbers if not 0 <= n < before[block]]
-        if wrong or len(set(numbers)) < len(numbers):
+        wrong_numbers = [n for n in numbers if not 0 <= n < before[block]]
+        if wrong_numbers or len(set(numbers)) < len(numbers):
             raise ValueError(
                 f"Indices of the {what} of block {block} must be between 0 and "
                 f"{before[block] - 1}, each given once. Received: {numbers}"
             )
-        kept[block] = np.setdiff1d(kept[block], np.array(numbers, int))
-        if not len(kept[block]):
+        remaining[block] = np.setdiff1d(remaining[block], np.array(numbers, int))
+        if not len(remaining[block]):
             raise ValueError(
                 f"Every block must keep some of its {what}; use keep_layers to remove whole "
                 f"layers. Received: all {before[block]} of block {block}"
             )
-    return kept
+    return remaining
 
 
 def _cut(pattern: re.Pattern, kept: list[np.ndarray], before: list[int], parts: int) -> Cut:
     """Returns a `Cut` that keeps columns of the first dense layer and rows of the second.
 
-    The columns are the same in each of the `parts` of the first layer.
+    Args:
+        pattern: matches names of weights; its groups are block, first or second layer, kernel or
+            bias.
+        kept: numbers of the remaining heads or neurons of each block.
+        before: number of heads or neurons of each block.
+        parts: parts of the first layer that lose the same columns, such as queries, keys, values.
     """
 
     def cut(arrays: dict[str, np.ndarray], shapes: Mapping[str, tuple[int, ...]]) -> Arrays:
         for name, array in arrays.items():
-            if found := pattern.fullmatch(name):
-                block, is_second, is_bias = int(found[1]), found[2] == "output", found[3] == "bias"
+            if match := pattern.fullmatch(name):
+                block, is_second, is_bias = int(match[1]), match[2] == "output", match[3] == "bias"
                 if not is_second:
                     arrays[name] = _columns(array, kept[block], before[block], parts)
                 elif not is_bias:
@@ -223,12 +237,19 @@ def _cut(pattern: re.Pattern, kept: list[np.ndarray], before: list[int], parts: 
 
 
 def _columns(array: np.ndarray, kept: np.ndarray, number: int, parts: int) -> np.ndarray:
-    """Keeps the columns of (…, parts · number · width) whose number is in `kept`, in every part."""
+    """Returns only the columns of the heads or neurons `kept`, in each of the parts.
+
+    (…, parts · number · width) -> (…, parts · kept · width), where a head has `width` columns and a
+    neuron one.
+    """
     *leading, width = array.shape
     split = array.reshape(*leading, parts, number, width // (parts * number))
     return split[..., kept, :].reshape(*leading, -1)
 
 
 def _rows(array: np.ndarray, kept: np.ndarray, number: int) -> np.ndarray:
-    """Keeps the rows of (number · width, H) whose number is in `kept`."""
+    """Returns only the rows of the heads or neurons `kept`.
+
+    (number · width, H) -> (kept · width, H), where a head has `width` rows and a neuron one.
+    """
     return array.reshape(number, -1, array.shape[-1])[kept].reshape(-1, array.shape[-1])

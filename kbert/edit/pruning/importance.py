@@ -102,6 +102,12 @@ def neuron_importance(
 
 
 def _encoder(task: Any) -> Any:
+    """Returns the encoder of a task.
+
+    Raises:
+        TypeError: it is not a task on an encoder.
+        ValueError: the encoder is not BERT-like or has adapters.
+    """
     if not isinstance(task, EncoderTask):
         raise TypeError(
             "Importance requires a task on an encoder, for its loss. Received: a "
@@ -119,7 +125,10 @@ class _Mask(keras.layers.Layer):
         """Does nothing: the edit has no weights."""
 
     def call(self, rows: Tensor, kernel: Tensor, training: bool = False) -> tuple[Tensor, Tensor]:
-        """Rows (n, U · D), where those of one example are adjacent."""
+        """Returns the masked rows (n, U · D), and the kernel unchanged.
+
+        The n rows of the batch are those of B examples; rows of one example must be adjacent.
+        """
         if self.mask is None:
             return rows, kernel
         batch, units = ops.shape(self.mask)
@@ -138,6 +147,17 @@ def _importance(
     normalize: bool,
     batch_size: int,
 ) -> list[np.ndarray]:
+    """Returns the importance (U,) of the heads or neurons of each block, see `head_importance`.
+
+    Args:
+        task: task on a BERT-like encoder.
+        layers: dense layer of each block whose inputs are the outputs of the heads or neurons.
+        units: number of heads or neurons of each block.
+        data: labelled examples, or a dataset of batches.
+        labels: labels of the examples, or None.
+        normalize: whether each block's values are divided by their L2 norm.
+        batch_size: rows per batch.
+    """
     if keras.backend.backend() != "tensorflow":
         raise ValueError(
             "Importance requires the TensorFlow backend: set KERAS_BACKEND=tensorflow. Received: "
@@ -164,16 +184,16 @@ def _importance(
                 with capturing(task.encoder):
                     losses = [total for total, _ in _terms(task, features).values()]
                     loss = ops.sum(ops.stack(losses) * factors)
-            found = tape.gradient(loss, ones, unconnected_gradients="zero")
-            return [ops.sum(ops.abs(x), axis=0) for x in found]
+            gradients = tape.gradient(loss, ones, unconnected_gradients="zero")
+            return [ops.sum(ops.abs(x), axis=0) for x in gradients]
 
         parts = task.parts.values()
         factors, rows = _factors(batches, inference.compiled(weigh, *parts))
         run = inference.compiled(differentiate, *parts)
         sums = [np.zeros(number) for number in units]
         for _, features in batches():
-            found = run({**features, "factors": factors})
-            sums = [total + x for total, x in zip(sums, found, strict=True)]
+            gradients = run({**features, "factors": factors})
+            sums = [total + x for total, x in zip(sums, gradients, strict=True)]
     means = [total / rows for total in sums]
     if not normalize:
         return means
@@ -194,7 +214,7 @@ def _masked(layers: Sequence[Dense]) -> Iterator[list[_Mask]]:
 
 
 def _terms(task: EncoderTask, features: Tensors) -> dict[str, tuple[Tensor, Tensor]]:
-    """Returns the losses as pairs (numerator, weight) in float32."""
+    """Returns name of a loss -> its sum over the batch and its total weight, float32 scalars."""
     losses, _ = task.loss_terms(features, training=False)
     return {
         name: (ops.cast(total, "float32"), ops.cast(weight, "float32"))
@@ -207,6 +227,14 @@ _Batches = Callable[[], Iterable[tuple[int, dict[str, np.ndarray]]]]
 
 
 def _batches(task: EncoderTask, data: Any, labels: Any, batch_size: int) -> _Batches:
+    """Returns a function that iterates over the batches, see `_Batches`.
+
+    The arguments are those of `head_importance`.
+
+    Raises:
+        ValueError: a dataset comes with labels or is infinite, or the task needs a dataset and gets
+            other data.
+    """
     if isinstance(data, tf.data.Dataset):
         if labels is not None:
             raise ValueError(
@@ -241,7 +269,18 @@ def _batches(task: EncoderTask, data: Any, labels: Any, batch_size: int) -> _Bat
 
 
 def _factors(batches: _Batches, weigh: Callable) -> tuple[np.ndarray, int]:
-    """Returns factors that make each loss a weighted mean over all rows, and the number of rows."""
+    """Returns a factor for the sum of each loss, (losses,) float32, and the number R of rows.
+
+    A factor is R divided by the loss's total weight over all batches, so that the gradients, summed
+    over rows and divided by R, are those of the weighted mean.
+
+    Args:
+        batches: iterates over the batches.
+        weigh: features -> name of a loss -> its total weight in the batch.
+
+    Raises:
+        ValueError: there are no rows, or a loss has no weight.
+    """
     rows = 0
     weights: dict[str, float] = {}
     for number, features in batches():

@@ -42,8 +42,10 @@ def keep_layers(model: Any, layers: Sequence[int] | str, number: int | None = No
 
     Raises:
         TypeError: the model is neither an encoder nor a task on one.
-        ValueError: layers do not exist or are not ascending, or the kept layers share weights in a
-            way that no config describes; the encoder has adapters, or is not BERT-like.
+        ValueError: layers do not exist or are not ascending, `number` is missing or out of range,
+            or the kept layers share weights in a way that no config describes; the first layer is
+            removed from a "pre_norm_except_first" encoder; the encoder has adapters or edits other
+            than "pruned", or is not BERT-like.
 
     Example:
         >>> import kbert
@@ -53,40 +55,49 @@ def keep_layers(model: Any, layers: Sequence[int] | str, number: int | None = No
     """
     encoder = plain_encoder(model)
     config = encoder.config
-    kept = _kept(layers, number, config.num_layers)
-    blocks = _kept_blocks(config, kept)
-    if config.block == "pre_norm_except_first" and kept[0] != 0:
+    kept_layers = _kept(layers, number, config.num_layers)
+    blocks = _kept_blocks(config, kept_layers)
+    if config.block == "pre_norm_except_first" and kept_layers[0] != 0:
         raise ValueError(
             "The first layer must be kept with block='pre_norm_except_first': all other layers "
-            f"normalise their inputs. Received: layers {kept}"
+            f"normalise their inputs. Received: layers {kept_layers}"
         )
     heads, neurons = ([sizes[block] for block in blocks] for sizes in sizes_of(config))
     changes: dict[str, Any] = {
-        **{"num_layers": len(kept), "attention_pattern": _pattern(config, kept)},
+        **{"num_layers": len(kept_layers), "attention_pattern": _pattern(config, kept_layers)},
         "part": None,  # its numbers refer to the blocks before pruning
     }
     if config.num_layer_groups is not None:
         changes["num_layer_groups"] = len(blocks)
     if set(changes["attention_pattern"]) == {GLOBAL}:
         changes["local_rotary_base"] = None  # applies to layers with a window only
-    smaller = config.replace(**changes)
-    places = {block: place for place, block in enumerate(blocks)}
+    new_config = config.replace(**changes)
+    new_indices = {block: new_index for new_index, block in enumerate(blocks)}
 
     def cut(arrays: dict[str, np.ndarray], shapes: Mapping[str, tuple[int, ...]]) -> Arrays:
-        found = {}
+        kept_arrays = {}
         for name, array in arrays.items():
-            layer = _LAYER.fullmatch(name)
-            if layer is None:
-                found[name] = array
-            elif (place := places.get(int(layer[1]))) is not None:
-                found[f"encoder/layers/{place}/{layer[2]}"] = array
-        return found
+            match = _LAYER.fullmatch(name)
+            if match is None:
+                kept_arrays[name] = array
+            elif (new_index := new_indices.get(int(match[1]))) is not None:
+                kept_arrays[f"encoder/layers/{new_index}/{match[2]}"] = array
+        return kept_arrays
 
-    return rebuilt(model, with_sizes(smaller, heads, neurons), cut)
+    return rebuilt(model, with_sizes(new_config, heads, neurons), cut)
 
 
 def _kept(layers: Sequence[int] | str, number: int | None, depth: int) -> list[int]:
-    """Returns the numbers of the layers to keep."""
+    """Returns the numbers of the layers to keep, ascending.
+
+    Args:
+        layers: `layers` of `keep_layers`.
+        number: `number` of `keep_layers`.
+        depth: number L of layers before.
+
+    Raises:
+        ValueError: layers do not exist or are not ascending, or `number` does not fit.
+    """
     if isinstance(layers, str):
         if layers not in (BOTTOM, TOP, ALTERNATE):
             raise ValueError(
@@ -101,36 +112,49 @@ def _kept(layers: Sequence[int] | str, number: int | None, depth: int) -> list[i
         if layers == ALTERNATE:
             return [i * depth // number for i in range(number)]
         return list(range(number) if layers == BOTTOM else range(depth - number, depth))
-    found = [int(layer) for layer in layers]
-    if number is not None and number != len(found):
+    indices = [int(layer) for layer in layers]
+    if number is not None and number != len(indices):
         raise ValueError(
             "`number` must be left out with a list of layers, or equal its length. Received: "
-            f"{len(found)} layers, number={number}"
+            f"{len(indices)} layers, number={number}"
         )
-    if not found or found != sorted(set(found)) or found[0] < 0 or found[-1] >= depth:
+    if not indices or indices != sorted(set(indices)) or indices[0] < 0 or indices[-1] >= depth:
         raise ValueError(
             f"`layers` must be indices between 0 and {depth - 1}, in ascending order and without "
-            f"duplicates. Received: {found}"
+            f"duplicates. Received: {indices}"
         )
-    return found
+    return indices
 
 
 def _kept_blocks(config: EncoderConfig, kept: list[int]) -> list[int]:
-    """Returns the blocks that the kept layers use, in their order."""
-    used = [layer * config.num_blocks // config.num_layers for layer in kept]
-    blocks = sorted(set(used))
-    by_config = [blocks[i * len(blocks) // len(kept)] for i in range(len(kept))]
-    if by_config != used:
+    """Returns the numbers of the blocks that the kept layers use, ascending.
+
+    Args:
+        config: config of the encoder before pruning.
+        kept: numbers of the kept layers.
+
+    Raises:
+        ValueError: no config can describe which of the kept layers share weights.
+    """
+    used_blocks = [layer * config.num_blocks // config.num_layers for layer in kept]
+    blocks = sorted(set(used_blocks))
+    config_blocks = [blocks[i * len(blocks) // len(kept)] for i in range(len(kept))]
+    if config_blocks != used_blocks:
         raise ValueError(
             "The layers that are kept must leave groups of shared weights as even as in a config "
-            f"(layer i uses group i * groups // layers). Received: layers {kept}, of groups {used}"
+            f"(layer i uses group i * groups // layers). Received: layers {kept}, of groups "
+            f"{used_blocks}"
         )
     return blocks
 
 
 def _pattern(config: EncoderConfig, kept: list[int]) -> tuple[str | int, ...]:
-    """Returns the shortest attention pattern that describes the kept layers."""
-    windows = [GLOBAL if (x := config.window(layer)) is None else x for layer in kept]
+    """Returns the shortest `attention_pattern` that describes the kept layers when repeated.
+
+    Its items are windows in tokens, or "global". `config` is the one before pruning, `kept` the
+    numbers of its layers.
+    """
+    windows = [GLOBAL if (window := config.window(layer)) is None else window for layer in kept]
     for length in range(1, len(windows)):
         if windows == [windows[i % length] for i in range(len(windows))]:
             return tuple(windows[:length])

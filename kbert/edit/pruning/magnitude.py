@@ -152,8 +152,8 @@ class _Mask:
 
     def __init__(self, kernel: keras.Variable) -> None:
         # After a run that ended with an error, its mask is still the constraint.
-        before = kernel.constraint
-        self._before: Any = before._before if isinstance(before, _Mask) else before
+        constraint = kernel.constraint
+        self._before: Any = constraint._before if isinstance(constraint, _Mask) else constraint
         self._kernel = kernel
         self._left = keras.Variable(kernel.numpy() != 0, dtype="bool", trainable=False, name="left")
         kernel.constraint = self
@@ -164,14 +164,17 @@ class _Mask:
         return ops.where(self._left, kernel, ops.zeros_like(kernel))
 
     def choose(self, share: float) -> None:
-        """Sets the smallest weights to zero, first those that are masked already."""
+        """Sets a share of the kernel's weights to zero: those masked already, then the smallest.
+
+        If more are masked already, these stay zero.
+        """
         values = self._kernel.numpy()
         number = round(share * values.size)
         sizes = np.where(self._left.numpy(), np.abs(values), -1.0).ravel()
-        left = np.ones(sizes.shape, bool)
-        left[np.argsort(sizes, kind="stable")[: max(number, int((sizes < 0).sum()))]] = False
-        self._left.assign(left.reshape(values.shape))
-        self._kernel.assign(np.where(left.reshape(values.shape), values, 0))
+        is_kept = np.ones(sizes.shape, bool)
+        is_kept[np.argsort(sizes, kind="stable")[: max(number, int((sizes < 0).sum()))]] = False
+        self._left.assign(is_kept.reshape(values.shape))
+        self._kernel.assign(np.where(is_kept.reshape(values.shape), values, 0))
 
     def release(self) -> None:
         """Restores the previous constraint, so that zeros of the kernel may change again."""
@@ -181,7 +184,7 @@ class _Mask:
 def _kernels(model: Any, patterns: Sequence[str]) -> Mapping[str, keras.Variable]:
     """Returns matching weights with two or more axes: name in a preset -> weight."""
     named = _named(model)
-    found: dict[str, keras.Variable] = {}
+    kernels: dict[str, keras.Variable] = {}
     for pattern in patterns:
         matched = {
             name: weight
@@ -194,8 +197,8 @@ def _kernels(model: Any, patterns: Sequence[str]) -> Mapping[str, keras.Variable
                 f"encoder/layers/0/attention/qkv/kernel. Received: {pattern!r} for a "
                 f"{type(model).__name__}"
             )
-        found |= matched
-    return found
+        kernels |= matched
+    return kernels
 
 
 def _named(model: Any) -> dict[str, keras.Variable]:

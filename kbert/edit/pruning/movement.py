@@ -179,13 +179,13 @@ class MovementPruning(GradualPruning):
     def on_train_batch_begin(self, batch: int, logs: Logs = None) -> None:
         # Before an update, not after it, as in MagnitudePruning.
         step = self.step
-        reached = step >= self.end_step
+        is_reached = step >= self.end_step
         # An optimizer may start after `end_step`; a run that resumes there has its masks already.
-        late = reached and not self.may_be_best and not self._has_all()
-        if self.is_due(step) or step == self.end_step or late:
+        starts_late = is_reached and not self.may_be_best and not self._has_all()
+        if self.is_due(step) or step == self.end_step or starts_late:
             for group in self._groups:
                 _choose(group, self.sparsity_after(step))
-        self.may_be_best = reached
+        self.may_be_best = is_reached
 
     def on_train_end(self, logs: Logs = None) -> None:
         super().on_train_end(logs)
@@ -202,60 +202,87 @@ class MovementPruning(GradualPruning):
 
 
 def _scored(model: Any) -> list[Any]:
-    """Returns the dense layers with scores of a task, or of a distiller's student."""
+    """Returns the dense layers with scores of a model, a task or a distiller's student.
+
+    Raises:
+        ValueError: the model has no edit "movement".
+    """
     task = getattr(model, "student", model)
-    found = getattr(task, "model", task)
-    edits = getattr(getattr(found, "config", None), "edits", ())
+    encoder = getattr(task, "model", task)
+    edits = getattr(getattr(encoder, "config", None), "edits", ())
     check_edit(edits, Movement.kind, "with_movement")
-    return products(found)
+    return products(encoder)
 
 
 def _with_scores(arrays: dict[str, np.ndarray], shapes: Mapping[str, Any]) -> Arrays:
-    new = {name: np.zeros(shapes[name], "float32") for name in shapes if name.endswith(_SCORES)}
-    new |= {name: np.ones(shapes[name], "float32") for name in shapes if name.endswith(_MASK)}
-    return {**arrays, **new}
+    """Returns the arrays plus scores of 0 and masks of 1; a `Cut`, see `rebuilding`."""
+    added_arrays = {
+        name: np.zeros(shapes[name], "float32") for name in shapes if name.endswith(_SCORES)
+    }
+    added_arrays |= {
+        name: np.ones(shapes[name], "float32") for name in shapes if name.endswith(_MASK)
+    }
+    return {**arrays, **added_arrays}
 
 
 def _masked(arrays: dict[str, np.ndarray], shapes: Mapping[str, Any]) -> Arrays:
-    found = {name: arrays[name] for name in shapes}
+    """Returns the arrays of the model without the edit, with 0 for masked weights; a `Cut`.
+
+    Args:
+        arrays: name -> array of the model with scores and masks.
+        shapes: name -> shape in the model without them.
+    """
+    new_arrays = {name: arrays[name] for name in shapes}
     for name, mask in arrays.items():
         if name.endswith(_MASK):
-            kernel = name.removesuffix(_MASK) + _KERNEL
-            found[kernel] = np.where(mask == 0, 0, arrays[kernel]).astype("float32")
-    return found
+            kernel_name = name.removesuffix(_MASK) + _KERNEL
+            new_arrays[kernel_name] = np.where(mask == 0, 0, arrays[kernel_name]).astype("float32")
+    return new_arrays
 
 
 def _choose(layers: list[Any], share: float) -> None:
-    """Masks a share of the weights of several layers, ranked together."""
+    """Sets the masks of several dense layers: masks the weights with the lowest scores.
+
+    A share (0 to 1) of all their weights is masked, ranked together.
+    """
     scores = [tf.reshape(layer.movement.scores.value, [-1]) for layer in layers]
     sizes = [tf.abs(tf.reshape(layer.kernel.value, [-1])) for layer in layers]
-    number = sum(x.shape[0] for x in scores)
-    left = _highest(tf.concat(scores, 0), tf.concat(sizes, 0), number - round(share * number))
-    parts = tf.split(left, [x.shape[0] for x in scores])
+    num_weights = sum(x.shape[0] for x in scores)
+    mask_values = _highest(
+        tf.concat(scores, 0), tf.concat(sizes, 0), num_weights - round(share * num_weights)
+    )
+    parts = tf.split(mask_values, [x.shape[0] for x in scores])
     for layer, part in zip(layers, parts, strict=True):
         mask = layer.movement.mask
         mask.assign(tf.reshape(part, mask.shape))
 
 
 def _chosen(scores: tf.Tensor, sizes: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
-    """Returns (n,): 1 for the `number` highest scores, 0 for the rest.
+    """Returns (n,) float32: 1 for the `number` highest scores, 0 for the rest.
 
     Among equal scores the larger weight is chosen, then the first. Exactly `number` are chosen,
     even if many scores are equal: at the start all are.
+
+    Args:
+        scores: scores (n,).
+        sizes: absolute values (n,) of the weights.
+        number: how many are chosen, an int32 scalar.
     """
     lowest = _nth(scores, number)
-    tied = scores == lowest
-    wanted = number - _count(scores > lowest)
+    is_tied = scores == lowest
+    num_tied_chosen = number - _count(scores > lowest)
 
-    def of_tied() -> tf.Tensor:
-        those = tf.where(tied, sizes, -1.0)
-        smallest = _nth(those, wanted)
-        level = those == smallest
-        rest = wanted - _count(those > smallest)
-        return (those > smallest) | (level & (tf.cumsum(tf.cast(level, tf.int32)) <= rest))
+    def choose_ties() -> tf.Tensor:
+        tied_sizes = tf.where(is_tied, sizes, -1.0)
+        smallest = _nth(tied_sizes, num_tied_chosen)
+        is_at_level = tied_sizes == smallest
+        num_at_level = num_tied_chosen - _count(tied_sizes > smallest)
+        return (tied_sizes > smallest) | (
+            is_at_level & (tf.cumsum(tf.cast(is_at_level, tf.int32)) <= num_at_level)
+        )
 
-    kept = tf.cond(_count(tied) == wanted, lambda: tied, of_tied)
-    return tf.cast((scores > lowest) | kept, tf.float32)
+    chosen_ties = tf.cond(_count(is_tied) == num_tied_chosen, lambda: is_tied, choose_ties)
+    return tf.cast((scores > lowest) | chosen_ties, tf.float32)
 
 
 def _highest(scores: Any, sizes: Any, number: Any) -> tf.Tensor:
@@ -264,25 +291,25 @@ def _highest(scores: Any, sizes: Any, number: Any) -> tf.Tensor:
 
 @functools.cache
 def _graph() -> Callable:
-    """Returns one graph for all kernels, which runs on their device."""
+    """Returns the graph of `_chosen`: one for kernels of all sizes, which runs on their device."""
     values = tf.TensorSpec([None], tf.float32)
     specs = [values, values, tf.TensorSpec([], tf.int32)]
     return graph(_chosen, autograph=False, input_signature=specs)
 
 
 def _nth(values: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
-    """Returns the `number`-th highest of float32 values.
+    """Returns the `number`-th highest of float32 values (n,); 1 is the highest.
 
     It is found bit by bit, because floats are ordered like their bits (negative ones in reverse).
     That is 32 passes over memory; TensorFlow's sort takes six times as long on a CPU.
     """
     keys = _swapped(tf.bitcast(values, tf.int32))
-    found = tf.constant(-(2**31), tf.int32)
+    nth_key = tf.constant(-(2**31), tf.int32)
     for bit in range(31, -1, -1):
         # For the sign bit, the higher half are the values without it.
-        higher = tf.zeros([], tf.int32) if bit == 31 else found + (1 << bit)
-        found = tf.where(_count(keys >= higher) >= number, higher, found)
-    return tf.bitcast(_swapped(found), tf.float32)
+        higher = tf.zeros([], tf.int32) if bit == 31 else nth_key + (1 << bit)
+        nth_key = tf.where(_count(keys >= higher) >= number, higher, nth_key)
+    return tf.bitcast(_swapped(nth_key), tf.float32)
 
 
 def _swapped(bits: tf.Tensor) -> tf.Tensor:

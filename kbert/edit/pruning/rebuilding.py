@@ -59,10 +59,10 @@ def plain_encoder(model: Any) -> Encoder:
             f"Received: a {type(encoder).__name__} with "
             f"part={None if part is None else dict(part)}"
         )
-    if others := [edit.kind for edit in encoder.edits if edit.kind != Pruned.kind]:
+    if other_kinds := [edit.kind for edit in encoder.edits if edit.kind != Pruned.kind]:
         raise ValueError(
             "Heads, neurons and layers must be pruned before other edits: remove those first. "
-            f"Received: edits={others}"
+            f"Received: edits={other_kinds}"
         )
     for block in encoder.blocks:
         kinds = (type(block), type(block.attention), type(block.feed_forward))
@@ -82,8 +82,10 @@ def sizes_of(config: EncoderConfig) -> tuple[list[int], list[int]]:
         >>> sizes_of(kbert.family("bert-tiny"))
         ([2, 2], [512, 512])
     """
-    before: Any = next((x for x in edits_of(config) if x.kind == Pruned.kind), Pruned.from_dict({}))
-    heads, neurons = before.heads, before.intermediate_sizes
+    pruned_edit: Any = next(
+        (x for x in edits_of(config) if x.kind == Pruned.kind), Pruned.from_dict({})
+    )
+    heads, neurons = pruned_edit.heads, pruned_edit.intermediate_sizes
     blocks = config.num_blocks
     return (
         list(heads or [config.num_heads] * blocks),
@@ -130,15 +132,15 @@ def rebuilt(model: Any, config: Any, cut: Cut, *, tokenizer: Any = None) -> Any:
         A model of the same class, as if loaded from a preset: not compiled, and trainable.
     """
     encoder = encoder_of(model)
-    small = type(encoder)(config, dtype=encoder.dtype_policy, name=encoder.name)
-    small.weights_from = encoder.weights_from
+    new_encoder = type(encoder)(config, dtype=encoder.dtype_policy, name=encoder.name)
+    new_encoder.weights_from = encoder.weights_from
     if not isinstance(model, Task):
-        _fill(small.parts(), encoder.parts(), cut)
-        return small
+        _fill(new_encoder.parts(), encoder.parts(), cut)
+        return new_encoder
     tokenizer = model.tokenizer if tokenizer is None else tokenizer
-    task = type(model)(small, tokenizer, name=model.name, **model.settings)
-    _fill(task.parts, model.parts, cut)
-    return task
+    new_task = type(model)(new_encoder, tokenizer, name=model.name, **model.settings)
+    _fill(new_task.parts, model.parts, cut)
+    return new_task
 
 
 def with_edit(model: Any, kind: str, cut: Cut) -> Any:
@@ -157,14 +159,31 @@ def with_edit(model: Any, kind: str, cut: Cut) -> Any:
 
 
 def without_edit(model: Any, kind: str, maker: str, cut: Cut) -> Any:
-    """Returns a copy of a model without an edit; see `with_edit` and `check_edit` for arguments."""
+    """Returns a copy of a model without an edit.
+
+    Args:
+        model: an encoder or a decoder, or a task on one; it is not changed.
+        kind: name of the edit in configs.
+        maker: name of the function that adds this edit, for the message.
+        cut: function that maps the weights, see `Cut`.
+
+    Raises:
+        ValueError: the model does not have this edit.
+    """
     config = encoder_of(model).config
     check_edit(config.edits, kind, maker)
-    left = [edit for edit in config.edits if edit["kind"] != kind]
-    return rebuilt(model, config.replace(edits=left), cut)
+    remaining_edits = [edit for edit in config.edits if edit["kind"] != kind]
+    return rebuilt(model, config.replace(edits=remaining_edits), cut)
 
 
 def _fill(ours: dict[str, Any], theirs: dict[str, Any], cut: Cut) -> None:
+    """Sets the weights of a new model's parts to what `cut` returns for the old ones.
+
+    Args:
+        ours: prefix of names -> part of the new model.
+        theirs: prefix of names -> part of the old model.
+        cut: function that maps the arrays of one part, see `Cut`.
+    """
     for prefix, layer in ours.items():
         shapes = {name: x.shape for name, x in get_arrays(layer, prefix).items()}
         arrays = cut(get_arrays(theirs[prefix], prefix), shapes)

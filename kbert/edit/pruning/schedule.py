@@ -66,7 +66,7 @@ class PruningSettings(Options):
             >>> PruningSettings(sparsity=0.5, begin_step=10, end_step=0.7).in_updates(200)
             (10, 140)
         """
-        found = []
+        steps = []
         for name in ("begin_step", "end_step"):
             value = getattr(self, name)
             if isinstance(value, float):
@@ -76,9 +76,9 @@ class PruningSettings(Options):
                         f"unknown (with kbert's `fit` it may be a share). Received: {name}={value}"
                     )
                 value = round(value * total)
-            found.append(value)
-        _check_order(*found)
-        return found[0], found[1]
+            steps.append(value)
+        _check_order(*steps)
+        return steps[0], steps[1]
 
 
 def _are_alike(begin: float, end: float) -> bool:
@@ -87,6 +87,7 @@ def _are_alike(begin: float, end: float) -> bool:
 
 
 def _check_order(begin: float, end: float) -> None:
+    """Raises ValueError unless `end_step` is after `begin_step`, in the same unit."""
     if begin >= end:
         raise ValueError(
             f"`end_step` must be after `begin_step`. Received: begin_step={begin}, end_step={end}"
@@ -126,14 +127,14 @@ class GradualPruning(keras.callbacks.Callback):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         cls.__doc__ = with_options(cls.__doc__, cls.settings_class)
-        first, *others = cls.settings_class.parameters()
+        first, *other_parameters = cls.settings_class.parameters()
         first = first.replace(kind=first.POSITIONAL_OR_KEYWORD)
-        cls.__signature__ = inspect.Signature([first, *others])
+        cls.__signature__ = inspect.Signature([first, *other_parameters])
 
     def __init__(self, sparsity: float, **settings: Any) -> None:
         super().__init__()
-        given = {"sparsity": sparsity, **settings}
-        self.settings: Any = self.settings_class.from_arguments(given, type(self).__name__)
+        arguments = {"sparsity": sparsity, **settings}
+        self.settings: Any = self.settings_class.from_arguments(arguments, type(self).__name__)
         self.begin_step, self.end_step = self.settings.begin_step, self.settings.end_step
         self.may_be_best = False
 
@@ -155,9 +156,11 @@ class GradualPruning(keras.callbacks.Callback):
         """
         if step < self.begin_step:
             return 0.0
-        left = 1 - min(1.0, (step - self.begin_step) / (self.end_step - self.begin_step))
-        last = self.settings.sparsity
-        return last + (self.settings.initial_sparsity - last) * left**3
+        remaining_share = 1 - min(1.0, (step - self.begin_step) / (self.end_step - self.begin_step))
+        final_sparsity = self.settings.sparsity
+        return (
+            final_sparsity + (self.settings.initial_sparsity - final_sparsity) * remaining_share**3
+        )
 
     def is_due(self, step: int) -> bool:
         """Whether weights are chosen after `step` updates.

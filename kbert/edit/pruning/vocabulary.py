@@ -70,29 +70,29 @@ def prune_vocabulary(
     """
     encoder = encoder_of(model)
     tokenizer = _tokenizer_of(model, tokenizer)
-    kept = kept_tokens(
+    kept_ids = kept_tokens(
         tokenizer, texts=texts, keep=keep, min_count=min_count, characters=characters
     )
-    before, after = encoder.config.vocabulary_size, len(kept)
-    if tokenizer.vocabulary_size > before:
+    old_size, new_size = encoder.config.vocabulary_size, len(kept_ids)
+    if tokenizer.vocabulary_size > old_size:
         raise ValueError(
             "The encoder's token table must have a row for each vocabulary entry. Received: "
-            f"vocabulary_size={before}, {tokenizer.vocabulary_size} entries in the tokenizer"
+            f"vocabulary_size={old_size}, {tokenizer.vocabulary_size} entries in the tokenizer"
         )
 
     def cut(arrays: dict[str, np.ndarray], shapes: Mapping[str, tuple[int, ...]]) -> Arrays:
         # Nothing else in the config changed: axes that are shorter now are the vocabulary's.
         for name, shape in shapes.items():
             for axis, (old, new) in enumerate(zip(arrays[name].shape, shape, strict=True)):
-                if (old, new) == (before, after):
-                    arrays[name] = arrays[name].take(kept, axis=axis)
+                if (old, new) == (old_size, new_size):
+                    arrays[name] = arrays[name].take(kept_ids, axis=axis)
         return arrays
 
-    smaller = _smaller(tokenizer, kept)
-    config = encoder.config.replace(vocabulary_size=after)
+    new_tokenizer = _smaller(tokenizer, kept_ids)
+    config = encoder.config.replace(vocabulary_size=new_size)
     if config.padding_id is not None:
-        config = config.replace(padding_id=list(kept).index(config.padding_id))
-    return rebuilt(model, config, cut, tokenizer=smaller), smaller
+        config = config.replace(padding_id=list(kept_ids).index(config.padding_id))
+    return rebuilt(model, config, cut, tokenizer=new_tokenizer), new_tokenizer
 
 
 def kept_tokens(
@@ -123,59 +123,69 @@ def kept_tokens(
     if min_count < 1:
         raise ValueError(f"`min_count` must be at least 1. Received: {min_count}")
     counts = np.zeros(tokenizer.vocabulary_size, np.int64)
-    read = False
+    has_texts = False
     for batch in batches(texts):
-        read = True
+        has_texts = True
         ids = tokenizer.encode(batch).flat_values.numpy()
         counts += np.bincount(ids, minlength=len(counts))
-    if not read and not keep:
+    if not has_texts and not keep:
         raise ValueError("Pass `texts` or `keep` to choose the vocabulary. Received: neither")
-    kept = {*np.flatnonzero(counts >= min_count).tolist(), *tokenizer.special_ids}
-    kept |= {tokenizer.token_to_id(token) for token in (*keep, *tokenizer.added_tokens)}
+    kept_ids = {*np.flatnonzero(counts >= min_count).tolist(), *tokenizer.special_ids}
+    kept_ids |= {tokenizer.token_to_id(token) for token in (*keep, *tokenizer.added_tokens)}
     if isinstance(tokenizer, BytePairTokenizer):
-        kept |= {tokenizer.token_to_id(token) for token in CHARACTERS}
-        kept |= _parts(tokenizer, kept)
+        kept_ids |= {tokenizer.token_to_id(token) for token in CHARACTERS}
+        kept_ids |= _parts(tokenizer, kept_ids)
     elif characters:
-        kept |= {
+        kept_ids |= {
             number
             for number, piece in enumerate(tokenizer.vocabulary)
             if len(piece.removeprefix(_CONTINUED)) == 1
         }
-    return np.array(sorted(kept))
+    return np.array(sorted(kept_ids))
 
 
 def _parts(tokenizer: BytePairTokenizer, kept: set[int]) -> set[int]:
-    """Returns the ids of all subwords from which kept ones can be merged, in every way.
+    """Returns the ids of all subwords that occur in a merge tree of a kept subword.
 
-    So if the subwords of a text are kept, all of its merges are kept, in the same order.
+    All ways to merge it count. So if the subwords of a text are kept, all of its merges are kept,
+    in the same order. `kept` are ids.
     """
-    made_of: dict[str, set[str]] = {}
+    parts_of: dict[str, set[str]] = {}
     for first, second in tokenizer.merges:
-        made_of.setdefault(first + second, set()).update((first, second))
-    found: set[str] = set()
-    waiting = [tokenizer.id_to_token(number) for number in kept]
-    while waiting:
-        new = made_of.get(waiting.pop(), set()) - found
-        found |= new
-        waiting += new
-    return {tokenizer.token_to_id(piece) for piece in found}
+        parts_of.setdefault(first + second, set()).update((first, second))
+    part_tokens: set[str] = set()
+    pending = [tokenizer.id_to_token(number) for number in kept]
+    while pending:
+        new_parts = parts_of.get(pending.pop(), set()) - part_tokens
+        part_tokens |= new_parts
+        pending += new_parts
+    return {tokenizer.token_to_id(piece) for piece in part_tokens}
 
 
 def _smaller(tokenizer: Tokenizer, kept: np.ndarray) -> Tokenizer:
-    """Returns a tokenizer of the same class and settings with the kept tokens only."""
+    """Returns a tokenizer of the same class and settings with the kept tokens only.
+
+    `kept` (W,) are their ids, ascending. Merges of a byte-level BPE stay if both parts and the
+    result are kept.
+    """
     config = tokenizer.get_config()
     config["vocabulary"] = [tokenizer.vocabulary[number] for number in kept]
     if isinstance(tokenizer, BytePairTokenizer):
-        there = set(config["vocabulary"])
+        kept_vocabulary = set(config["vocabulary"])
         config["merges"] = [
             (first, second)
             for first, second in tokenizer.merges
-            if there.issuperset((first, second, first + second))
+            if kept_vocabulary.issuperset((first, second, first + second))
         ]
     return type(tokenizer).from_config(config)
 
 
 def _tokenizer_of(model: Any, tokenizer: Tokenizer | None) -> Any:
+    """Returns the tokenizer of a task, or the given one of an encoder.
+
+    Raises:
+        ValueError: a tokenizer is given for a task, or none for an encoder.
+    """
     if isinstance(model, EncoderTask):
         if tokenizer is not None:
             raise ValueError(

@@ -60,6 +60,7 @@ def ranges_before_nfc(
 def _ranges_before(
     texts: tf.Tensor, composed: tf.Tensor, starts: tf.RaggedTensor, ends: tf.RaggedTensor
 ) -> tuple[tf.RaggedTensor, tf.RaggedTensor]:
+    """Like `ranges_before_nfc`, for texts of which some are not composed."""
     parts = split_at(texts, _GROUP).flat_values  # (S,)
     composed_parts = nfc(parts)
     changed = composed_parts != parts

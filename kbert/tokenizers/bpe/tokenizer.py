@@ -166,6 +166,7 @@ class BytePairTokenizer(Tokenizer):
         self._num_bytes = np.array([len(data) for data in self._bytes], np.int32)
 
     def _array_encoder(self) -> ArrayEncoder:
+        """Creates `array_encoder`; raises NeedsTensorFlow for words other than GPT-2's."""
         if self.words != "gpt2":
             raise refuse(self, "Llama's words")
         import tokenizers  # a slow import
@@ -237,6 +238,7 @@ class BytePairTokenizer(Tokenizer):
         return pieces.with_flat_values(tf.where(is_last, pieces.flat_values, bare))
 
     def _options(self) -> dict[str, Any]:
+        """Returns entries of tokenizer_config.json, with the class that computes the same."""
         options: dict[str, Any] = {
             "tokenizer_class": _ROBERTA if self.pair_separators == 2 else "GPT2Tokenizer",
             "add_prefix_space": self.add_prefix_space,
@@ -276,6 +278,7 @@ class BytePairTokenizer(Tokenizer):
         return ("tokenizer.json",) if self._needs_pipeline else ("vocab.json", "merges.txt")
 
     def _save_model(self, folder: Path) -> None:
+        """Writes vocab.json and merges.txt, or, if they cannot describe all, tokenizer.json."""
         if not self._needs_pipeline:
             save_model(folder, self.vocabulary, self.merges)
             return

@@ -205,6 +205,7 @@ class GptTokenizer(Tokenizer):
         )
 
     def _decode_rows(self, ids: tf.RaggedTensor) -> tf.Tensor:
+        """Ids (B, None) -> texts (B,); a space for each end of a word but the last."""
         parts = ids.with_flat_values(
             tf.gather([_decoded(piece) for piece in self.vocabulary], ids.flat_values)
         )
@@ -229,6 +230,14 @@ def _check(
     special_tokens: Mapping[str, str],
     additional: Iterable[str],
 ) -> None:
+    """Raises ValueError if the vocabulary lacks special tokens or what merges need.
+
+    Args:
+        vocabulary: subwords in the order of their ids.
+        merges: pairs of subwords that are joined, the earliest first.
+        special_tokens: role -> token.
+        additional: other special tokens.
+    """
     known = set(vocabulary)
     if "unk" not in special_tokens:
         raise ValueError(

@@ -211,6 +211,7 @@ class UnigramKernel:
         )
 
     def _characters(self, texts: tf.Tensor) -> Characters:
+        """Splits prepared texts (B,) into their characters, after normalisation."""
         model, space_id = self._character_model
         signs, row_splits, starts, ends = text_ops.sentencepiece_with_offsets(model, texts)
         ids = tf.RaggedTensor.from_row_splits(signs, row_splits, validate=False)

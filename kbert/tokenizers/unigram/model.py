@@ -76,6 +76,10 @@ def read_model(model: str | os.PathLike | bytes) -> Any:
 
 
 def _check(proto: Any, source: str) -> None:
+    """Raises ValueError if kbert does not support a SentencePiece model, a `ModelProto`.
+
+    `source` is its origin, for messages.
+    """
     trainer = proto.trainer_spec
     kind = _KINDS.get(trainer.model_type, trainer.model_type)
     if kind != "unigram":

@@ -118,6 +118,7 @@ class TextPreparation:
         return unless(_PLAIN_ASCII, hidden, self._beyond_ascii)
 
     def _beyond_ascii(self, texts: tf.Tensor) -> tf.Tensor:
+        """Prepares texts (B,) like ALBERT, for texts with characters other than plain ASCII."""
         texts = drop_invalid(texts)
         texts = tf.strings.regex_replace(texts, _FILLER, "")
         texts = tf.strings.regex_replace(texts, _WHITE_SPACE, " ")

@@ -252,6 +252,7 @@ class UnigramTokenizer(Tokenizer):
         return ids.with_values(tf.gather(self._ids, ids.values))
 
     def _encode_with_offsets(self, texts: tf.Tensor) -> Pieces:
+        """Texts (B,) -> ids, byte ranges in the texts, and word starts: see `Pieces`."""
         hidden = self._text.hide(texts)
 
         def to_original(starts: tf.RaggedTensor, ends: tf.RaggedTensor) -> tuple:
@@ -262,6 +263,10 @@ class UnigramTokenizer(Tokenizer):
         return ids.with_values(tf.gather(self._ids, ids.values)), starts, ends, is_first
 
     def _decode_rows(self, ids: tf.RaggedTensor) -> tf.Tensor:
+        """Ids (B, None) -> texts (B,), with single spaces and none at the ends.
+
+        Invalid bytes become U+FFFD.
+        """
         surfaces = ids.with_values(tf.gather(self._surfaces, ids.values))
         texts = tf.strings.reduce_join(surfaces, axis=-1)
         if self.byte_fallback:  # bytes may be invalid UTF-8

@@ -74,6 +74,7 @@ def load_wordpiece(folder: TokenizerFolder, **options: Any) -> WordPieceTokenize
 
 
 def _check_roles(folder: TokenizerFolder, vocabulary: list[str]) -> None:
+    """Raises ValueError if a folder names other special tokens than the vocabulary's usual ones."""
     usual = dict(zip(ROLES, special_tokens(vocabulary), strict=True))
     for role, token in folder.special_tokens().items():
         if usual.get(role, token) != token:

@@ -150,6 +150,7 @@ class WordPieceTokenizer(Tokenizer):
         )
 
     def _array_encoder(self) -> ArrayEncoder:
+        """Creates `array_encoder`; raises NeedsTensorFlow if texts may contain special tokens."""
         if self.added_tokens or self.special_tokens_in_text:
             raise refuse(self, "added_tokens or special_tokens_in_text")
         stripped = self.lowercase if self.strip_accents is None else self.strip_accents
@@ -211,6 +212,7 @@ class WordPieceTokenizer(Tokenizer):
         return config | {name: value for name, value in younger.items() if value}
 
     def _options(self) -> dict[str, Any]:
+        """Returns entries of tokenizer_config.json, with the class that computes the same."""
         settings = self.settings
         for name in ("added_tokens", "normalized_tokens", "single_word_tokens"):
             settings.pop(name, None)

@@ -55,6 +55,10 @@ class WordSpacing(dict):
         return spaced
 
     def _normal(self, character: str) -> str:
+        """Returns a character after normalisation: a space, nothing, or other characters.
+
+        White space becomes a space, control characters vanish.
+        """
         if character in _SPACES:
             return " "
         if character == "\ufffd" or unicodedata.category(character) in ("Cc", "Cf", "Cs"):
@@ -67,6 +71,7 @@ class WordSpacing(dict):
         return character
 
     def _spaced(self, character: str) -> str:
+        """Returns a character, with spaces around it if it is punctuation or Chinese."""
         category = unicodedata.category(character)
         if category == "Zs":
             return " "

@@ -69,6 +69,7 @@ def check_words(
 
 
 def _broken_rule(word: str) -> str | None:
+    """Returns the rule that a word of a vocabulary breaks, as a sentence; None = it breaks none."""
     if "\n" not in word and word == word.strip(" \t\r") and word != NO_WORD:
         return None
     return (
