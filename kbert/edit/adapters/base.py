@@ -273,7 +273,7 @@ def insert(model: Any, adapter: Adapter, name: str) -> Any:
 
 @contextlib.contextmanager
 def inserting(model: Any, adapter: Adapter, name: str) -> Iterator[None]:
-    """Inserts an adapter, see `insert`; if the context raises ValueError, undoes it.
+    """Inserts an adapter, see `insert`; if the context raises, undoes it.
 
     In the context, the caller loads the adapter's weights. The active adapter and
     the trainable weights are then the same as before.
@@ -284,7 +284,7 @@ def inserting(model: Any, adapter: Adapter, name: str) -> Iterator[None]:
     insert(model, adapter, name)
     try:
         yield
-    except ValueError:
+    except BaseException:
         remove(model, name)
         encoder.variants.active = encoder_adapter
         if hasattr(model, "variant"):

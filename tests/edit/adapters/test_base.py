@@ -8,7 +8,7 @@ from keras import ops
 import kbert
 from kbert.core.contexts import recomputation
 from kbert.edit import adapters
-from kbert.edit.adapters.base import base_weights, slot, weights_of
+from kbert.edit.adapters.base import base_weights, inserting, slot, weights_of
 from kbert.models import Encoder
 from tests.harness import (
     KINDS,
@@ -536,6 +536,16 @@ def test_a_part_of_someone_else_is_registered():
 
 
 @pytest.mark.jax_slow
+@pytest.mark.parametrize("error", [ValueError, OSError, KeyboardInterrupt])
+def test_an_adapter_whose_weights_cannot_be_read_is_removed_again(error):
+    encoder = Encoder(tiny_config())
+    before = [weight.path for weight in encoder.trainable_weights]
+    with pytest.raises(error), inserting(encoder, adapters.Lora(), "half"):
+        raise error
+    assert [weight.path for weight in encoder.trainable_weights] == before
+    assert not adapters.names(encoder)
+
+
 def test_what_cannot_be(monkeypatch):
     encoder = Encoder(tiny_config())
     with pytest.raises(ValueError, match=r"An adapter must be one of .*lora.*Received: 'loru'"):
