@@ -15,7 +15,7 @@ Expected = TypeVar("Expected", bound=Config)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Checkpoint(Generic[ConfigT]):
-    """Config and weights under kbert's names.
+    """Content of a folder of weights: config, weights under kbert's names, and task.
 
     Attributes:
         config: config of an encoder, of ELMo, of a decoder or of an encoder-decoder.
@@ -23,8 +23,8 @@ class Checkpoint(Generic[ConfigT]):
             heads.
         task: settings of the task that the model was saved from; None = no task.
         source: name of the folder, for messages.
-        labels: class names of a fine-tuned head, in the order of its logits; None if the format
-            does not store them with the weights.
+        labels: class names of a fine-tuned head, in the order of its logits; None = no such head,
+            or the format does not store names.
         left: names, in the source format, of tensors that no weight was made from: buffers,
             optimizer slots, the generator of a discriminator.
         edits: changes to the model that are not in its config, by the keys of
@@ -46,10 +46,10 @@ class Checkpoint(Generic[ConfigT]):
         return {name: array for name, array in self.arrays.items() if name.startswith(prefix)}
 
     def expect(self, kind: type[Expected]) -> "Checkpoint[Expected]":
-        """Returns this checkpoint if its config is a `kind`.
+        """Returns this checkpoint if its config is an instance of the class `kind`.
 
         Raises:
-            ValueError: the checkpoint is of another kind of model.
+            ValueError: the config is of another class.
         """
         if not isinstance(self.config, kind):
             raise ValueError(
@@ -96,9 +96,9 @@ def infer_task(
         {'kind': 'regress'}
     """
     if "classifier/dense/bias" in arrays:
-        one = len(arrays["classifier/dense/bias"]) == 1
-        usual = "regression" if one else "single_label_classification"
-        return dict(PROBLEM_TYPES[problem_type or usual])
+        has_one_output = len(arrays["classifier/dense/bias"]) == 1
+        default_type = "regression" if has_one_output else "single_label_classification"
+        return dict(PROBLEM_TYPES[problem_type or default_type])
     for head, kind in _FINE_TUNED.items():
         if f"{head}/dense/kernel" in arrays:
             return {"kind": kind}
@@ -117,18 +117,22 @@ def infer_task(
 
 
 def default_labels(count: int) -> tuple[str, ...]:
-    """Returns the names of classes without names, the same as in transformers."""
+    """Returns transformers' default names of `count` classes: "LABEL_0", "LABEL_1" and so on."""
     return tuple(f"LABEL_{i}" for i in range(count))
 
 
 def problem_type_of(task: Mapping[str, Any]) -> str | None:
-    """Returns the problem type of a classifier's task; None for every other task.
+    """Returns the problem type of a classifier's or regressor's task, a key of `PROBLEM_TYPES`.
 
-    This reverses `infer_task`.
+    Any other task returns None. This reverses `infer_task`.
 
     Example:
         >>> problem_type_of({"kind": "classify", "multi_label": True, "threshold": 0.5})
         'multi_label_classification'
     """
-    said = {"kind": task.get("kind")} | ({"multi_label": True} if task.get("multi_label") else {})
-    return next((name for name, settings in PROBLEM_TYPES.items() if settings == said), None)
+    task_settings = {"kind": task.get("kind")} | (
+        {"multi_label": True} if task.get("multi_label") else {}
+    )
+    return next(
+        (name for name, settings in PROBLEM_TYPES.items() if settings == task_settings), None
+    )

@@ -52,6 +52,7 @@ def read_checkpoint(
 
     Raises:
         FileNotFoundError: there is no such folder.
+        TypeError: `folder` is neither a path nor a KerasHub backbone that kbert supports.
         ValueError: the folder has no known format, or its files are damaged or not understood; or
             a key to `ignore` changes what the model computes, or is not in the folder's config.
     """
@@ -79,6 +80,7 @@ def read_checkpoint(
 
 
 def _what_is_read() -> str:
+    """Returns a sentence without a full stop that lists the formats kbert reads."""
     *others, last = (format_.READS for _, format_ in late.load_each(_SORT))
     return f"kbert supports {', '.join(others)} or {last}"
 
@@ -105,8 +107,8 @@ def write_checkpoint(
     Raises:
         TypeError: there is no such option.
         ValueError: the format is unknown or does not accept an option, the folder holds a model in
-            another format, the other library has no such model, or weights contain NaN or infinity;
-            the folder is then unchanged.
+            another format, the other library has no such model, or weights contain NaN or infinity.
+            Config and weights in the folder are then unchanged.
     """
     if unknown := sorted(options.keys() - _OPTIONS):
         raise TypeError(
@@ -117,11 +119,11 @@ def write_checkpoint(
             f"`format` must be one of {', '.join(config.FORMATS)}. Received: {format!r}"
         )
     format_ = late.load(_SORT, format)
-    given = {k: x for k, x in options.items() if x is not None and (k, x) != _USUAL_DTYPE}
-    for name in sorted(given.keys() - {*format_.TAKES}):
-        if (why := _OPTIONS[name]) and given[name] != {}:
-            value = f"{given[name]!r:.200}"
+    given_options = {k: x for k, x in options.items() if x is not None and (k, x) != _USUAL_DTYPE}
+    for name in sorted(given_options.keys() - {*format_.TAKES}):
+        if (why := _OPTIONS[name]) and given_options[name] != {}:
+            value = f"{given_options[name]!r:.200}"
             raise ValueError(f"{why} Received: {name}={value} with format={format!r}")
-        del given[name]
+        del given_options[name]
     check_finite(arrays, os.fspath(folder))
-    format_.write_folder(folder, config, arrays, **given)
+    format_.write_folder(folder, config, arrays, **given_options)

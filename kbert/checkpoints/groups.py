@@ -12,7 +12,8 @@ def check_groups(
 
     In kbert, layer i of L uses group i * G // L. Other libraries divide floating-point numbers,
     which for a few pairs of L and G ends just below a whole number. The next lower group is then
-    used twice. A group may be used by no layer and so be missing in a TensorFlow file.
+    used twice. A group may be used by no layer and so be missing in a TensorFlow file. Numbers that
+    no config accepts are not checked here.
 
     Args:
         layers: number of layers (L).
@@ -35,10 +36,10 @@ layer 30 to group 14, not 15. Received: 22 groups of 44 layers in memory
     if not 1 < groups <= layers <= MOST_LAYERS:  # one group cannot differ; others raise elsewhere
         return
     for layer in range(layers):
-        there, here = group_of(layer), layer * groups // layers
-        if there != here:
+        other_group, group = group_of(layer), layer * groups // layers
+        if other_group != group:
             raise ValueError(
                 f"ALBERT of {whose} assigns a layer of this model to another group than kbert: "
-                f"layer {layer} to group {there}, not {here}. Received: {groups} groups of "
+                f"layer {layer} to group {other_group}, not {group}. Received: {groups} groups of "
                 f"{layers} layers in {source}"
             )

@@ -29,20 +29,20 @@ def open_datasets(path: Path) -> Iterator[Mapping[str, Any]]:
     """
     import h5py
 
-    found: dict[str, Any] = {}
+    datasets: dict[str, Any] = {}
 
     def collect(name: str, item: object) -> None:
         if isinstance(item, h5py.Dataset):
-            found[name] = item
+            datasets[name] = item
 
     try:
         with local_copy(path) as local, h5py.File(local, "r") as file:
             file.visititems(collect)
-            for name, dataset in found.items():
+            for name, dataset in datasets.items():
                 _check_dataset(name, dataset, path)
-            declared = sum(dataset.nbytes for dataset in found.values())
+            declared = sum(dataset.nbytes for dataset in datasets.values())
             check_ratio(declared, path.stat().st_size, str(path))
-            yield found
+            yield datasets
     except (OSError, RuntimeError, KeyError, TypeError, UnicodeError) as error:
         raise ValueError(
             "The file is damaged, truncated or not an HDF5 file "
@@ -51,6 +51,7 @@ def open_datasets(path: Path) -> Iterator[Mapping[str, Any]]:
 
 
 def _check_dataset(name: str | bytes, dataset: Any, path: Path) -> None:
+    """Raises ValueError unless a dataset has a shape, a UTF-8 name and all its values here."""
     if isinstance(name, bytes):  # h5py returns names that are not UTF-8 as bytes
         raise ValueError(f"Names must be text in UTF-8. Received: {name!r} in {path}")
     if dataset.is_virtual or dataset.external:

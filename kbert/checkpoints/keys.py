@@ -17,7 +17,7 @@ _IGNORED: contextvars.ContextVar[frozenset[str]] = contextvars.ContextVar(
 
 @contextlib.contextmanager
 def ignoring(keys: Collection[str]) -> Iterator[None]:
-    """Ignores unknown keys of a `config.json` that the caller declares irrelevant.
+    """Ignores, inside a `with` block, unknown config keys that the caller declares irrelevant.
 
     Args:
         keys: names of keys that do not affect what the model computes. A config may lack some of
@@ -104,7 +104,7 @@ def check_keys(
     """Raises ValueError if a config may describe another model than kbert would build from it.
 
     Args:
-        content: key -> value.
+        content: key -> value of the config.
         fields: keys that are read.
         title: name of the architecture, for messages.
         source: where the config is from, for messages.
@@ -134,11 +134,13 @@ Received: unknown speed in memory
                 f"`{key}` must be {allowed[0]!r} in a config of {title} that kbert supports. "
                 f"Received: {content[key]!r} in {source}"
             )
-    asked = {key for key in _IGNORED.get() if key in content} if decisive is not None else set()
+    requested_keys = (
+        {key for key in _IGNORED.get() if key in content} if decisive is not None else set()
+    )
     read = {*fields, *required}
     if refused := sorted(
         key
-        for key in asked
+        for key in requested_keys
         if key in read
         or (decisive and decisive(key) and not (harmless and harmless(key, content[key])))
     ):
@@ -146,25 +148,26 @@ Received: unknown speed in memory
             "A key that changes what the model computes cannot be ignored. Received: "
             f"ignore={refused} for {source}"
         )
-    unknown = [key for key in content if key not in {*read, *ignored, *asked}]
+    unknown = [key for key in content if key not in {*read, *ignored, *requested_keys}]
     unused = [key for key in unknown if harmless is not None and harmless(key, content[key])]
     unknown = [key for key in unknown if key not in unused]
     if unknown:
-        free = [key for key in unknown if decisive is not None and not decisive(key)]
+        ignorable_keys = [key for key in unknown if decisive is not None and not decisive(key)]
         hint = (
-            f" If they do not change the model, pass ignore={free} (programs: "
-            f"--ignore={','.join(free)})."
+            f" If they do not change the model, pass ignore={ignorable_keys} (programs: "
+            f"--ignore={','.join(ignorable_keys)})."
         )
         raise ValueError(
             "Every key of a config must be supported, as others may change the "
-            f"model.{hint if free else ''} Received: unknown {', '.join(unknown)} in {source}"
+            f"model.{hint if ignorable_keys else ''} Received: unknown {', '.join(unknown)} in "
+            f"{source}"
         )
     if unused:
         logging.warning(
             "%s: not used, as they do not change the model: %s", source, ", ".join(unused)
         )
-    if asked:
-        logging.warning("%s: ignored, as requested: %s", source, ", ".join(sorted(asked)))
+    if requested_keys:
+        logging.warning("%s: ignored, as requested: %s", source, ", ".join(sorted(requested_keys)))
     missing = [key for key in fields if key not in content and key not in defaults]
     if missing:
         raise ValueError(f"A config of {title} must have {', '.join(missing)}. Received: {source}")

@@ -82,15 +82,15 @@ def read_folder(folder: Path) -> Checkpoint:
             f"This version of kbert supports presets of format {FORMAT_VERSION}. Received: "
             f"format_version={version!r} in {path}"
         )
-    known = registry.names("config")
-    kinds = [key for key in known if key in content]
+    known_kinds = registry.names("config")
+    kinds = [key for key in known_kinds if key in content]
     edits = list(late.TABLE["edits of a preset"])
-    unknown = set(content) - {"format_version", *known, "task", "labels", *edits}
+    unknown = set(content) - {"format_version", *known_kinds, "task", "labels", *edits}
     if unknown or len(kinds) != 1:
         raise ValueError(
             "The kbert.json of a preset must have the keys format_version and "
-            f"{' or '.join(known)}, and optionally task, labels and {', '.join(edits)}. Received: "
-            f"{', '.join(content)} in {path}"
+            f"{' or '.join(known_kinds)}, and optionally task, labels and {', '.join(edits)}. "
+            f"Received: {', '.join(content)} in {path}"
         )
     (kind,) = kinds
     for key in (kind, "task", *edits):
@@ -134,11 +134,11 @@ def check_target(folder: PathLike, kind: str | None) -> None:
     if not is_folder(folder):
         return
     task = read_json(folder / CONFIG_FILE).get("task")
-    found = registry.current(task).get("kind") if isinstance(task, dict) else None
-    if found != kind:
+    old_kind = registry.current(task).get("kind") if isinstance(task, dict) else None
+    if old_kind != kind:
         raise ValueError(
             "The folder contains another model, which would be overwritten: choose another "
-            f"folder. Received: {folder}, with {_of_task(found)}, for {_of_task(kind)}"
+            f"folder. Received: {folder}, with {_of_task(old_kind)}, for {_of_task(kind)}"
         )
 
 
@@ -147,6 +147,7 @@ def _of_task(kind: str | None) -> str:
 
 
 def _refuse_others(folder: Path) -> None:
+    """Raises ValueError if `folder` holds a KerasHub preset, a Hugging Face model or an edit."""
     refuse_other(folder, "model.weights.h5", "a KerasHub preset")
     refuse_other(folder, "config.json", "a Hugging Face model")
     for file, edit in late.load_each("file of an edit"):
@@ -154,7 +155,13 @@ def _refuse_others(folder: Path) -> None:
 
 
 def refuse_other(folder: Path, config_file: str, kind: str) -> None:
-    """Raises ValueError if `folder` has a model in another format, whose weights could be lost."""
+    """Raises ValueError if `folder` has a model in another format, whose weights could be lost.
+
+    Args:
+        folder: folder that will be written to.
+        config_file: name of a file by which that format is recognised.
+        kind: what such a folder contains, for the error message.
+    """
     if (folder / config_file).exists():
         raise ValueError(
             f"The folder contains {kind}, whose weights would be overwritten: choose another "

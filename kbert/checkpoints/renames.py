@@ -2,7 +2,8 @@
 
 A table is a list of `Rule`s, one for each of kbert's weights: kbert's name, the name or names in
 the other library, and how the arrays differ. The same rule reads and writes, so the two directions
-cannot drift apart. In this package "here" means kbert and "there" the other library.
+cannot drift apart. In this package "here" means kbert; "there" and "source" mean the other
+library.
 """
 
 import dataclasses
@@ -39,21 +40,21 @@ class Rule:
     widths: tuple[int, ...] | None = None
 
     def read(self, arrays: Arrays) -> np.ndarray:
-        """Returns kbert's array from arrays of the other library."""
-        here, there = self.shapes or (None, None)
-        parts = [self._reshaped(arrays[source], there, here) for source in self.sources]
+        """Returns kbert's array from the other library's name -> array, which has all sources."""
+        shape, source_shape = self.shapes or (None, None)
+        parts = [self._reshaped(arrays[source], source_shape, shape) for source in self.sources]
         parts = [part.T if self.transpose else part for part in parts]
         return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=-1)
 
     def write(self, array: np.ndarray) -> dict[str, np.ndarray]:
-        """Returns arrays of the other library from kbert's array."""
-        here, there = self.shapes or (None, None)
+        """Returns the other library's name -> array from kbert's array; reverses `read`."""
+        shape, source_shape = self.shapes or (None, None)
         cuts: Any = len(self.sources)
         if self.widths is not None:
             cuts = np.cumsum(self.widths)[:-1]
         parts = np.split(array, cuts, axis=-1)
         parts = [part.T if self.transpose else part for part in parts]
-        parts = [self._reshaped(part, here, there) for part in parts]
+        parts = [self._reshaped(part, shape, source_shape) for part in parts]
         return dict(zip(self.sources, parts, strict=True))
 
     def _reshaped(
@@ -64,7 +65,7 @@ class Rule:
 
 
 def dense(name: str, *sources: str) -> tuple[Rule, ...]:
-    """Returns the rules of a dense layer with Keras' weight names in the other library too.
+    """Returns the rules of a dense layer, whose weights are `kernel` and `bias` in both libraries.
 
     Args:
         name: kbert's name of the layer.
@@ -77,7 +78,12 @@ def dense(name: str, *sources: str) -> tuple[Rule, ...]:
 
 
 def norm(name: str, source: str) -> tuple[Rule, ...]:
-    """Returns the rules of a layer normalisation with Keras' weight names in both libraries."""
+    """Returns the rules of a layer normalisation, whose weights are `gamma` and `beta` everywhere.
+
+    Args:
+        name: kbert's name of the layer.
+        source: name of the layer in the other library.
+    """
     return Rule(f"{name}/gamma", (f"{source}/gamma",)), Rule(f"{name}/beta", (f"{source}/beta",))
 
 
@@ -102,24 +108,24 @@ def read_arrays(
         >>> here["kernel"].shape, list(rest)
         ((3, 2), ['other'])
     """
-    rest = dict(arrays)
-    here = {}
+    unused_arrays = dict(arrays)
+    renamed_arrays = {}
     for rule in rules:
         copies = [name for name in (rule.sources[0], *rule.aliases) if name in arrays]
         if rule.aliases and copies:  # a file may have any one copy of tied weights
             rule = dataclasses.replace(rule, sources=(copies[0], *rule.sources[1:]))
         if not all(source in arrays for source in rule.sources):
             continue
-        here[rule.name] = rule.read(arrays)
+        renamed_arrays[rule.name] = rule.read(arrays)
         for source in rule.sources:
-            del rest[source]
+            del unused_arrays[source]
         for alias in copies[1:]:
-            if not np.array_equal(rest.pop(alias), arrays[copies[0]]):
+            if not np.array_equal(unused_arrays.pop(alias), arrays[copies[0]]):
                 raise ValueError(
                     f"{alias!r} must be equal to {copies[0]!r}: kbert ties these weights. "
                     "Received: different values"
                 )
-    return here, rest
+    return renamed_arrays, unused_arrays
 
 
 def write_arrays(rules: Sequence[Rule], arrays: Arrays) -> dict[str, np.ndarray]:
@@ -141,7 +147,7 @@ def write_arrays(rules: Sequence[Rule], arrays: Arrays) -> dict[str, np.ndarray]
         raise ValueError(
             f"The other format has no counterpart of these weights. Received: {', '.join(unknown)}"
         )
-    there: dict[str, np.ndarray] = {}
+    renamed_arrays: dict[str, np.ndarray] = {}
     for name, array in arrays.items():
-        there.update(by_name[name].write(array))
-    return there
+        renamed_arrays.update(by_name[name].write(array))
+    return renamed_arrays

@@ -16,7 +16,9 @@ MOST_LAYERS = 1000  # tables of names and the loop over layers grow with them
 
 
 def fewest_numbers(config: Any) -> int:
-    """Returns the fewest parameters of any model of a config: its tables and matrices.
+    """Returns the fewest parameters that a model of a config has: its tables and matrices.
+
+    For a config other than an `EncoderConfig` this is the exact number.
 
     Example:
         >>> fewest_numbers(EncoderConfig(vocabulary_size=9, hidden_size=8, num_layers=1,

@@ -59,22 +59,26 @@ def extend_vocabulary(
         [1.0, 2.0]
     """
     table = arrays[_TABLE]
-    before = len(table) if known is None else known
-    if before > len(table):
+    old_size = len(table) if known is None else known
+    if old_size > len(table):
         raise ValueError(
             "The token table must have a row for each of the `known` entries. Received: "
-            f"{len(table)} rows, known={before}"
+            f"{len(table)} rows, known={old_size}"
         )
-    if vocabulary_size < before:
+    if vocabulary_size < old_size:
         raise ValueError(
-            f"`vocabulary_size` must be at least {before}, as a vocabulary can only grow. "
+            f"`vocabulary_size` must be at least {old_size}, as a vocabulary can only grow. "
             f"Received: vocabulary_size={vocabulary_size}"
         )
     for new, old in (pieces or {}).items():
-        if not before <= new < vocabulary_size or not old or not all(0 <= i < before for i in old):
+        if (
+            not old_size <= new < vocabulary_size
+            or not old
+            or not all(0 <= i < old_size for i in old)
+        ):
             raise ValueError(
-                f"`pieces` must map new ids, {before} to {vocabulary_size - 1}, to one or more "
-                f"old ids below {before}. Received: {new}: {old}"
+                f"`pieces` must map new ids, {old_size} to {vocabulary_size - 1}, to one or more "
+                f"old ids below {old_size}. Received: {new}: {old}"
             )
     grown = dict(arrays)
     for name in (_TABLE, _UNTIED, _COLUMNS):
@@ -82,20 +86,23 @@ def extend_vocabulary(
             continue
         table = arrays[name]
         rows = np.random.default_rng(seed).normal(
-            table[:before].mean(axis=0),
+            table[:old_size].mean(axis=0),
             config.initializer_range,
-            (vocabulary_size - before, table.shape[1]),
+            (vocabulary_size - old_size, table.shape[1]),
         )  # (W - V, E)
         for new, old in (pieces or {}).items():
-            rows[new - before] = table[old].mean(axis=0)
-        grown[name] = _with_new(table, before, rows.astype(table.dtype))  # (W, E)
+            rows[new - old_size] = table[old].mean(axis=0)
+        grown[name] = _with_new(table, old_size, rows.astype(table.dtype))  # (W, E)
     if _BIAS in arrays:
         bias = arrays[_BIAS]
-        added = np.full(vocabulary_size - before, bias[:before].mean(), bias.dtype)
-        grown[_BIAS] = _with_new(bias, before, added)
+        added = np.full(vocabulary_size - old_size, bias[:old_size].mean(), bias.dtype)
+        grown[_BIAS] = _with_new(bias, old_size, added)
     return config.replace(vocabulary_size=len(grown[_TABLE])), grown
 
 
 def _with_new(array: np.ndarray, before: int, new: np.ndarray) -> np.ndarray:
-    """Inserts `new` after the first `before` rows, over padding rows; later padding is kept."""
+    """Returns an array with the rows `new` after its first `before` rows.
+
+    The new rows replace padding rows; further padding rows are kept.
+    """
     return np.concatenate([array[:before], new, array[before + len(new) :]])

@@ -102,20 +102,23 @@ def check(source: PathLike, target: PathLike) -> list[Check]:
         Padding is left out.
     """
     source, target = (Path(local_only(path, "A comparison of models")) for path in (source, target))
-    here, there = read_checkpoint(source), read_checkpoint(target)
-    inputs = _random_inputs(here.config)
-    heads = _head_names(here.arrays) & _head_names(there.arrays)
+    source_checkpoint, target_checkpoint = read_checkpoint(source), read_checkpoint(target)
+    inputs = _random_inputs(source_checkpoint.config)
+    heads = _head_names(source_checkpoint.arrays) & _head_names(target_checkpoint.arrays)
     reference_name, reference = _runners(source)[-1]
     expected = _without_padding(reference(source, inputs, heads), inputs)
     checks = []
     for name, run in _runners(target):
-        found = _without_padding(run(target, inputs, heads), inputs)
-        both = [output for output in expected if output in found]
+        actual = _without_padding(run(target, inputs, heads), inputs)
+        shared_outputs = [output for output in expected if output in actual]
         checks.append(
             Check(
                 f"{reference_name} on the source",
                 f"{name} on the target",
-                {output: _difference(expected[output], found[output]) for output in both},
+                {
+                    output: _difference(expected[output], actual[output])
+                    for output in shared_outputs
+                },
             )
         )
     return checks
@@ -126,6 +129,10 @@ def _head_names(arrays: Arrays) -> set[str]:
 
 
 def _random_inputs(config: EncoderConfig | DecoderConfig) -> dict[str, np.ndarray]:
+    """Returns random inputs (B, T), int32, whose texts have different lengths.
+
+    `segment_ids` are included only if the model has segments.
+    """
     rng = np.random.default_rng(0)
     length = min(_TOKENS, config.max_positions)
     first = min(_FIRST_WORD, config.vocabulary_size - 1)
@@ -150,7 +157,10 @@ _Runner = Callable[[Path, dict, set[str]], Tensors]  # folder, inputs, heads -> 
 
 
 def _runners(folder: Path) -> list[tuple[str, _Runner]]:
-    """Returns (library, function) for all that can run a folder's model, most independent last."""
+    """Returns (library, function) for all that can run a folder's model, the most independent last.
+
+    kbert is always the first.
+    """
     runners: list[tuple[str, _Runner]] = [("kbert", _run_kbert)]
     if keras_hub.is_folder(folder):
         runners.append(("KerasHub", _run_keras_hub))
@@ -168,38 +178,59 @@ def _names_its_architecture(path: Path) -> bool:
 
 
 def _run_kbert(folder: Path, inputs: dict, heads: set[str]) -> Tensors:
+    """Runs a folder's encoder with the named heads, or its decoder, in kbert: output -> tensor."""
     checkpoint = read_checkpoint(folder)
     if isinstance(checkpoint.config, DecoderConfig):
         return _run_decoder(folder, inputs, checkpoint)
     with without_drawing():
         encoder = Encoder(checkpoint.config)
         set_arrays(encoder, "encoder", checkpoint.part("encoder/"), checkpoint.source)
-    own = {k: x for k, x in checkpoint.arrays.items() if k.split("/")[0] in heads}
+    head_arrays = {k: x for k, x in checkpoint.arrays.items() if k.split("/")[0] in heads}
     outputs = dict(encoder(inputs))
-    return outputs | run_heads(load_heads(encoder, own, checkpoint.source), outputs)
+    return outputs | run_heads(load_heads(encoder, head_arrays, checkpoint.source), outputs)
 
 
 def _run_decoder(folder: Path, inputs: dict, checkpoint: Checkpoint) -> Tensors:
+    """Runs a folder's decoder in kbert.
+
+    Args:
+        folder: folder of the decoder.
+        inputs: inputs of the model, (B, T) each.
+        checkpoint: checkpoint of the same folder, for the classifier.
+
+    Returns:
+        "sequence" (B, T, H), "logits" (B, T, V) and, with a classifier, "classes" (B, T, C).
+    """
     decoder = Decoder.from_preset(folder)
     sequence = decoder(inputs)["sequence"]
-    found = {"sequence": sequence, "logits": decoder.logits(sequence)}  # (B, T, H), (B, T, V)
+    outputs = {"sequence": sequence, "logits": decoder.logits(sequence)}  # (B, T, H), (B, T, V)
     # In use the head reads the last token only; the check applies it to every token.
     head = load_heads(decoder, checkpoint.part("classifier/"), checkpoint.source).get("classifier")
-    return found if head is None else {**found, "classes": head(sequence)}  # (B, T, C)
+    return outputs if head is None else {**outputs, "classes": head(sequence)}  # (B, T, C)
 
 
 def _run_keras_hub(folder: Path, inputs: dict, heads: set[str]) -> Tensors:
+    """Runs a KerasHub preset, without heads: "sequence" and, if it has a pooler, "pooled"."""
     from keras_hub import models
 
     backbone = models.Backbone.from_preset(str(folder))
-    found = backbone({name: inputs[name] for name in backbone.input})
-    if not isinstance(found, dict):
-        found = {"sequence_output": found}
+    outputs = backbone({name: inputs[name] for name in backbone.input})
+    if not isinstance(outputs, dict):
+        outputs = {"sequence_output": outputs}
     names = {name: f"{name}_output" for name in ("sequence", "pooled")}
-    return {name: found[key] for name, key in names.items() if key in found}
+    return {name: outputs[key] for name, key in names.items() if key in outputs}
 
 
 def _run_transformers(folder: Path, inputs: dict, heads: set[str]) -> Tensors:
+    """Runs a folder's model and the named heads in transformers on PyTorch: output -> array.
+
+    "pooled" is left out if the file lacks weights.
+
+    Args:
+        folder: folder of the model.
+        inputs: inputs of the model, (B, T) each.
+        heads: names of the heads to run; a decoder has none here.
+    """
     import torch
     import transformers
 
@@ -213,8 +244,8 @@ def _run_transformers(folder: Path, inputs: dict, heads: set[str]) -> Tensors:
             model, _ = load(transformers.AutoModelForCausalLM)
             ids = torch.tensor(inputs["token_ids"]).long()
             # Padding comes after the tokens, and attention is causal: no token attends to it.
-            found = model.eval()(ids, output_hidden_states=True)
-            return {"sequence": found.hidden_states[-1].numpy(), "logits": found.logits.numpy()}
+            result = model.eval()(ids, output_hidden_states=True)
+            return {"sequence": result.hidden_states[-1].numpy(), "logits": result.logits.numpy()}
         model, info = load(transformers.AutoModel)
         # RoBERTa counts positions over the tokens whose id is not the padding id.
         mask = inputs["padding_mask"] == 1
@@ -223,27 +254,34 @@ def _run_transformers(folder: Path, inputs: dict, heads: set[str]) -> Tensors:
         if "segment_ids" in inputs:
             tensors["token_type_ids"] = inputs["segment_ids"]
         tensors = {name: torch.tensor(value).long() for name, value in tensors.items()}
-        found = model.eval()(**tensors)
-        outputs = {"sequence": found.last_hidden_state.numpy()}
+        result = model.eval()(**tensors)
+        outputs = {"sequence": result.last_hidden_state.numpy()}
         # transformers randomly initialises weights that are missing in the file.
-        if getattr(found, "pooler_output", None) is not None and not info["missing_keys"]:
-            outputs["pooled"] = found.pooler_output.numpy()
+        if getattr(result, "pooler_output", None) is not None and not info["missing_keys"]:
+            outputs["pooled"] = result.pooler_output.numpy()
         for head, (class_name, names) in _THEIR_HEADS.items():
             if head not in heads:
                 continue
             model, _ = load(getattr(transformers, class_name))
-            given = tensors
+            head_inputs = tensors
             if head == "choice":  # one question; the texts are its alternatives: (1, B, T)
-                given = {name: value[None] for name, value in tensors.items()}
-            found = model.eval()(**given)
+                head_inputs = {name: value[None] for name, value in tensors.items()}
+            result = model.eval()(**head_inputs)
             for name, theirs in names.items():
-                logits = next(x for key in theirs if (x := getattr(found, key, None)) is not None)
+                logits = next(x for key in theirs if (x := getattr(result, key, None)) is not None)
                 outputs[name] = (logits[0] if head == "choice" else logits).numpy()
     return outputs
 
 
 def _without_padding(outputs: Tensors, inputs: Arrays) -> dict[str, np.ndarray]:
-    """Returns the outputs as arrays, without those at padding, which are arbitrary."""
+    """Returns the outputs as arrays, without those at padding, which are arbitrary.
+
+    Outputs per token become (tokens, …); outputs per text stay unchanged.
+
+    Args:
+        outputs: output -> tensor, (B, T, …) or (B, …).
+        inputs: inputs of the model, with "padding_mask".
+    """
     mask = inputs["padding_mask"] == 1
     arrays = {name: ops.convert_to_numpy(value) for name, value in outputs.items()}
     return {name: x if name in _OF_TEXTS else x[mask] for name, x in arrays.items()}

@@ -194,6 +194,10 @@ def _appearing(target: Path) -> Iterator[Path]:
 def _lengthened(
     checkpoint: Checkpoint, window: int | None, max_positions: int | None
 ) -> Checkpoint:
+    """Returns the checkpoint of the lengthened encoder; the same checkpoint if `window` is None.
+
+    Raises ValueError if `max_positions` comes without a window; see `lengthen` for both.
+    """
     if window is None:
         if max_positions is not None:
             raise ValueError(
@@ -209,7 +213,7 @@ def _lengthened(
 
 
 def _empty(checkpoint: Checkpoint) -> tuple[Encoder | Decoder, str]:
-    """Returns a model of the checkpoint's config, and the prefix of its weight names."""
+    """Returns a model of the checkpoint's config, without its weights, and their names' prefix."""
     if isinstance(checkpoint.config, DecoderConfig):
         return Decoder(checkpoint.config), Decoder.prefix
     return Encoder(checkpoint.expect(EncoderConfig).config), "encoder"
@@ -218,12 +222,19 @@ def _empty(checkpoint: Checkpoint) -> tuple[Encoder | Decoder, str]:
 def _split(
     checkpoint: Checkpoint, model: Encoder | Decoder, prefix: str, strict: bool
 ) -> tuple[dict[str, np.ndarray], list[str]]:
-    """Splits the arrays into those that have a place in kbert and the names of the others."""
-    places = named_weights(model, prefix)
+    """Splits a checkpoint's arrays into those with a place in kbert and the names of the others.
+
+    Args:
+        checkpoint: checkpoint of the source.
+        model: model of the checkpoint's config.
+        prefix: prefix of the names of the model's weights.
+        strict: whether to raise ValueError if there are others.
+    """
+    names_in_model = named_weights(model, prefix)
     heads = HEADS if isinstance(model, Encoder) else ("classifier",)
     known, unknown = {}, []
     for name, array in checkpoint.arrays.items():
-        if name in places or name.split("/")[0] in heads:
+        if name in names_in_model or name.split("/")[0] in heads:
             known[name] = array
         else:
             unknown.append(name.removeprefix(f"{prefix}/"))
@@ -238,7 +249,14 @@ def _split(
 def _without_place(
     checkpoint: Checkpoint, names: Iterable[str], format: str, architecture: str | None
 ) -> list[str]:
-    """Returns the names of the weights that the format cannot store."""
+    """Returns the names of the weights that the target's format cannot store.
+
+    Args:
+        checkpoint: checkpoint of the source.
+        names: names of the weights.
+        format: format of the target.
+        architecture: kind of the model in the other library; None = chosen by the config.
+    """
     if format == "huggingface":
         return [name for name in names if name.startswith("span_boundary/")]
     if format == "keras_hub" and isinstance(checkpoint.config, EncoderConfig):
@@ -247,6 +265,10 @@ def _without_place(
 
 
 def _tokenizer(folder: PathLike, rows: int) -> Tokenizer | None:
+    """Loads the tokenizer of a folder; returns None if there is none.
+
+    Raises ValueError if it has more entries than the token table has `rows`.
+    """
     try:
         # Models with a character tokenizer never get here: their weights cannot be converted.
         tokenizer = cast(Tokenizer, load_tokenizer(folder))
@@ -267,8 +289,8 @@ def _without_layer(name: str) -> str:
 def _kind(name: str) -> str:
     """Returns the name of the group that a report counts a weight in.
 
-    For the slot of an optimizer this is "*/adam_m" or "*/adam_v", because there are two for each
-    weight. For any other weight it is the name with "*" for each number.
+    For the slot of an optimizer this is the slot's name, such as "*/adam_m", because there are two
+    slots for each weight. For any other weight it is the name with "*" for each number.
     """
     slot = _SLOT.search(name)
     return f"*/{slot[1]}" if slot else _without_layer(name)
@@ -277,11 +299,17 @@ def _kind(name: str) -> str:
 def _grouped(
     items: Iterable[tuple[str, Any]], rename: Callable[[str], str]
 ) -> Counter[tuple[str, Any]]:
-    """Counts the items with equal renamed name and value, in order of first appearance."""
+    """Counts items by renamed name and value, in order of first appearance.
+
+    Args:
+        items: (name, value) of each item.
+        rename: function of a name; returns the name of its group.
+    """
     return Counter((rename(name), value) for name, value in items)
 
 
 def _listed(left: Sequence[str]) -> list[str]:
+    """Returns the lines of a report that list the names the target lacks, at most 12 groups."""
     if not left:
         return ["left out: nothing"]
     groups = [

@@ -53,17 +53,23 @@ def load_heads(
 ) -> dict[str, keras.layers.Layer]:
     """Builds the heads found in `arrays`, with their weights.
 
-    Arguments and errors are those of `check_heads`.
+    Args:
+        encoder: encoder or decoder that the heads belong to; a decoder's only head is a classifier.
+        arrays: weight name -> array; arrays that belong to no head are ignored.
+        source: where the arrays are from, for the error message.
 
     Returns:
-        First part of a head's weight names -> layer.
+        Name of the head (the first part of its weight names) -> layer.
+
+    Raises:
+        ValueError: a weight of a head is missing, unexpected, of another shape or not finite.
     """
     heads = {}
     for head in HEADS:
-        own = {name: array for name, array in arrays.items() if name.split("/")[0] == head}
-        if own:
-            heads[head] = _make(head, encoder, own)
-            set_arrays(heads[head], head, own, source)
+        head_arrays = {name: array for name, array in arrays.items() if name.split("/")[0] == head}
+        if head_arrays:
+            heads[head] = _make(head, encoder, head_arrays)
+            set_arrays(heads[head], head, head_arrays, source)
     return heads
 
 
@@ -82,23 +88,30 @@ def run_heads(heads: dict[str, keras.layers.Layer], outputs: Tensors) -> dict[st
     sequence, pooled = outputs["sequence"], outputs.get("pooled")
     batch, length = sequence.shape[:2]
     positions = np.broadcast_to(np.arange(length, dtype="int32"), (batch, length))
-    found: dict[str, Tensor] = {}
+    head_logits: dict[str, Tensor] = {}
     for name, head in heads.items():
         if name == "masked_lm":
-            found[name] = head(sequence, positions)
+            head_logits[name] = head(sequence, positions)
         elif name == "span_boundary":  # every token as a span of its own
-            found[name] = head(sequence, positions, positions, positions)
+            head_logits[name] = head(sequence, positions, positions, positions)
         elif name == "span":
-            found["span_start"], found["span_end"] = head(sequence)
+            head_logits["span_start"], head_logits["span_end"] = head(sequence)
         elif name in ("permutation_lm", "discriminator", "tokens"):
-            found[name] = head(sequence)
+            head_logits[name] = head(sequence)
         elif pooled is not None:
             logits = head(pooled)
-            found[name] = ops.squeeze(logits, axis=-1) if name == "choice" else logits
-    return found
+            head_logits[name] = ops.squeeze(logits, axis=-1) if name == "choice" else logits
+    return head_logits
 
 
 def _make(head: str, encoder: Encoder | Decoder, arrays: Arrays) -> keras.layers.Layer:
+    """Makes the layer of a head, without its weights.
+
+    Args:
+        head: name of the head, one of `HEADS`.
+        encoder: encoder or decoder that the head belongs to.
+        arrays: weights of the head by name; the bias gives the number of classes.
+    """
     config: Any = encoder.config  # a decoder's config only makes the classifier
     if head == "masked_lm":
         return MaskedLMHead(config, encoder.token_embedding)

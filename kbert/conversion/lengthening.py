@@ -31,7 +31,8 @@ def lengthen(
         config: config of the encoder.
         arrays: weight name -> array, including the encoder's weights.
         max_positions: number of positions after lengthening (L); None = unchanged.
-        window: tokens around each token that it attends to, half of them on either side.
+        window: number of tokens around a token that the token attends to, half of them on either
+            side.
 
     Returns:
         The config and the arrays of the long model; unchanged arrays are not copied. For sequences
@@ -49,11 +50,11 @@ def lengthen(
         >>> arrays["encoder/embeddings/position"][:, 0].tolist()
         [0.0, 2.0, 0.0, 2.0, 0.0]
     """
-    before = config.max_positions
-    length = before if max_positions is None else max_positions
-    if length < before:
+    old_size = config.max_positions
+    length = old_size if max_positions is None else max_positions
+    if length < old_size:
         raise ValueError(
-            f"`max_positions` must be at least {before}, the positions of the model. Received: "
+            f"`max_positions` must be at least {old_size}, the positions of the model. Received: "
             f"max_positions={max_positions}"
         )
     if config.part is not None and config.part["name"] != _PART["name"]:

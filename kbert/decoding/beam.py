@@ -126,8 +126,12 @@ class _Search:
             """Returns parent beams, last tokens and texts of the continuations `index` (B, K)."""
             parents = ops.minimum(index // each, live[0].shape[1] - 1)
             chosen = _pick(token_ids, index)
-            here = np.arange(self.request.max_new_tokens) == t
-            return parents, chosen, ops.where(here, chosen[..., None], _pick(live[2], parents))
+            is_current = np.arange(self.request.max_new_tokens) == t
+            return (
+                parents,
+                chosen,
+                ops.where(is_current, chosen[..., None], _pick(live[2], parents)),
+            )
 
         best, index = ops.top_k(scores, k=width)
         ended = _pick(stops, index) & (best > -np.inf) & ~done[:, None]
@@ -208,5 +212,5 @@ def _flat(index: Tensor, size: int) -> Tensor:
 
 def _pick(x: Tensor, index: Tensor) -> Tensor:
     """Returns entries of each row of x (B, M, …), chosen by `index` (B, K): (B, K, …)."""
-    size, *rest = x.shape[1:]
-    return ops.take(ops.reshape(x, (-1, *rest)), _flat(index, size), axis=0)
+    size, *trailing = x.shape[1:]
+    return ops.take(ops.reshape(x, (-1, *trailing)), _flat(index, size), axis=0)

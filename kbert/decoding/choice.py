@@ -76,10 +76,10 @@ def likeliest(logits: Tensor, method: Sampling) -> tuple[Any, Any]:
     scores, token_ids = ops.top_k(scores, k=min(method.top_k or size, size))
     if method.top_p is not None:
         probabilities = ops.softmax(scores, axis=-1)
-        before = ops.cumsum(probabilities, axis=-1) - probabilities
+        sum_before = ops.cumsum(probabilities, axis=-1) - probabilities
         # The likeliest token always stays, even if rounding makes the sum before it nonzero.
-        kept = (before < method.top_p) | (np.arange(scores.shape[-1]) == 0)
-        scores = ops.where(kept, scores, -np.inf)
+        is_kept = (sum_before < method.top_p) | (np.arange(scores.shape[-1]) == 0)
+        scores = ops.where(is_kept, scores, -np.inf)
     return scores, token_ids
 
 

@@ -87,13 +87,13 @@ class DecodingOptions(Options):
 
     def check(self) -> None:
         for method, (_, arguments) in _METHODS.items():
-            own = [*arguments, *(["seed"] if method == "sampling" else [])]
-            given = [name for name in own if getattr(self, name) is not None]
-            if given and method != self.method:
+            names = [*arguments, *(["seed"] if method == "sampling" else [])]
+            given_names = [name for name in names if getattr(self, name) is not None]
+            if given_names and method != self.method:
                 raise ValueError(
-                    f'{", ".join(given)} requires method="{method}". Received: '
+                    f'{", ".join(given_names)} requires method="{method}". Received: '
                     f"method={self.method!r} with "
-                    f"{', '.join(f'{name}={getattr(self, name)!r}' for name in given)}"
+                    f"{', '.join(f'{name}={getattr(self, name)!r}' for name in given_names)}"
                 )
         _ = self.decoding  # raises if two values do not fit together
 
@@ -109,6 +109,6 @@ class DecodingOptions(Options):
     @property
     def decoding(self) -> Method:
         """The decoding method with these options: a `Greedy`, `Sampling` or `Beam`."""
-        made, arguments = _METHODS[self.method]
-        given = {theirs: getattr(self, ours) for ours, theirs in arguments.items()}
-        return made(**{name: value for name, value in given.items() if value is not None})
+        method_class, arguments = _METHODS[self.method]
+        values = {theirs: getattr(self, ours) for ours, theirs in arguments.items()}
+        return method_class(**{name: value for name, value in values.items() if value is not None})

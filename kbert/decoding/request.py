@@ -91,13 +91,13 @@ def _unique_ids(name: str, ids: Sequence[int], vocabulary_size: int) -> tuple[in
 
     `name` is the name of the argument, for the error message.
     """
-    found = np.asarray(ids).reshape(-1) if len(ids) else np.zeros((0,), "int32")
-    inside = np.issubdtype(found.dtype, np.integer) and np.all(
-        (found >= 0) & (found < vocabulary_size)
+    array = np.asarray(ids).reshape(-1) if len(ids) else np.zeros((0,), "int32")
+    inside = np.issubdtype(array.dtype, np.integer) and np.all(
+        (array >= 0) & (array < vocabulary_size)
     )
     if not inside:
         raise ValueError(
             f"`{name}` must be integers from 0 to {vocabulary_size - 1}, the vocabulary's ids. "
             f"Received: {list(ids)}"
         )
-    return tuple(sorted({int(i) for i in found}))
+    return tuple(sorted({int(i) for i in array}))

@@ -73,12 +73,12 @@ class TokenLogits(keras.layers.Layer):
 
     def call(self, x: Tensor) -> Tensor:
         """Maps hidden states x (B, P, E) to logits (B, P, V), float32."""
-        batch, places, _ = ops.shape(x)
+        batch, num_positions, _ = ops.shape(x)
         # float32 under any policy: a product in bfloat16 would round each logit to eight bits.
         # It costs a few percent of a training step.
         x = ops.cast(ops.reshape(x, (-1, x.shape[-1])), "float32")
         logits = self._product(x) + ops.cast(self.bias, "float32")
-        return ops.reshape(logits, (batch, places, self.config.vocabulary_size))
+        return ops.reshape(logits, (batch, num_positions, self.config.vocabulary_size))
 
 
 class MaskedLMHead(TokenLogits):
@@ -149,8 +149,8 @@ class MaskedLMHead(TokenLogits):
         if self.columns is None:
             return super()._product(x)
         width = self.config.embedding_width
-        own = ops.matmul(x[:, width:], ops.transpose(self.columns))
-        return super()._product(x[:, :width]) + own
+        column_logits = ops.matmul(x[:, width:], ops.transpose(self.columns))
+        return super()._product(x[:, :width]) + column_logits
 
     def call(self, sequence: Tensor, mask_positions: Tensor | None = None) -> Tensor:
         """Returns the logits of the tokens at the masked positions.

@@ -111,10 +111,10 @@ class SpanBoundaryHead(keras.layers.Layer):
         x = ops.concatenate([left, right, ops.cast(place, left.dtype)], axis=-1)  # (B, P, 2H + D)
         for dense, norm in zip(self.dense_layers, self.norms, strict=True):
             x = norm(dense(x))
-        batch, places, width = ops.shape(x)  # (B, P, E)
+        batch, num_positions, width = ops.shape(x)  # (B, P, E)
         x = ops.cast(ops.reshape(x, (-1, width)), "float32")  # as in MaskedLMHead
         logits = ops.matmul(x, ops.transpose(self._embedding_table())) + self.bias
-        return ops.reshape(logits, (batch, places, self.config.vocabulary_size))
+        return ops.reshape(logits, (batch, num_positions, self.config.vocabulary_size))
 
 
 def place_in_span(mask_positions: Tensor, span_starts: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from kbert.layers import fused
 # Without differentiation TensorFlow computes GELU in one kernel with the matrix product and the
 # bias. Alone, as in training, it is four times slower in bfloat16 than in float32.
 def _gelu(x: Tensor, training: bool = False) -> Tensor:
+    """Returns the exact GELU, x · Φ(x), in x's dtype; in training, computed in float32."""
     if fused.fuses(x.shape[-1], training):
         return fused.gelu(x, approximate=False)
     if not training or _is_float32(x):

@@ -98,9 +98,9 @@ class AdaptiveEmbeddings(keras.layers.Layer):
         last = len(self.tables) - 1
         for n, (begin, end) in enumerate(itertools.pairwise(self.bounds)):
             # An id outside of the vocabulary stays so: the lookup rejects it, as in a single table.
-            own = ids if n == 0 else ops.maximum(ids - begin, 0)
-            own = own if n == last else ops.minimum(own, end - begin - 1)
-            x = ops.cast(take_rows(self.tables[n], own), self.compute_dtype)
+            cluster_ids = ids if n == 0 else ops.maximum(ids - begin, 0)
+            cluster_ids = cluster_ids if n == last else ops.minimum(cluster_ids, end - begin - 1)
+            x = ops.cast(take_rows(self.tables[n], cluster_ids), self.compute_dtype)
             if self.projects:
                 x = ops.matmul(x, ops.cast(self.projections[n], x.dtype))
             inside = ops.cast((ids >= begin) & (ids < end), x.dtype)[..., None]
@@ -196,8 +196,10 @@ class AdaptiveSoftmax(keras.layers.Layer):
         total = -_picked(head, ops.clip(targets, 0, size - 1)) * _inside(targets, 0, size)
         for n, tail in enumerate(tails, 1):
             begin, end = self.bounds[n], self.bounds[n + 1]
-            own = _picked(tail, ops.clip(targets - begin, 0, end - begin - 1))
-            total = total - (own + head[..., size + n - 1]) * _inside(targets, begin, end)
+            log_probability = _picked(tail, ops.clip(targets - begin, 0, end - begin - 1))
+            total = total - (log_probability + head[..., size + n - 1]) * _inside(
+                targets, begin, end
+            )
         return total
 
     def _clusters(self, x: Tensor) -> tuple[Tensor, list]:

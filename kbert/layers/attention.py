@@ -52,6 +52,7 @@ class _Attention(Editable):
         self.dropout = Dropout(dropout, dtype=self.dtype_policy, name="dropout")
 
     def _add_dense(self, units: int, input_shape: Shape, name: str) -> keras.layers.EinsumDense:
+        """Returns a built dense layer with `units` outputs for inputs of `input_shape`."""
         dense = Dense(
             units,
             initializer_range=self.initializer_range,
@@ -99,8 +100,8 @@ class _Attention(Editable):
         self, products: Tensor, value: Tensor, bias: Tensor, training: bool
     ) -> tuple[Tensor, Tensors]:
         """Like `_attend`, from scaled scores without bias: (B, N, T, S) in the compute dtype."""
-        kept, made = self._kept(products, bias, training)
-        return self._outputs(kept, value), made
+        probabilities, internals = self._kept(products, bias, training)
+        return self._outputs(probabilities, value), internals
 
     def _kept(self, products: Tensor, bias: Tensor, training: bool) -> tuple[Tensor, Tensors]:
         """Returns the probabilities after dropout, and the dict that `_attend` returns.
@@ -112,12 +113,12 @@ class _Attention(Editable):
         probabilities = self._normalised(_biased(scores, bias))
         if fused.fuses(self.num_heads * self.head_size, training):
             # The graph drops the plain computation above unless its results are used.
-            kept = fused.attention_probabilities(
+            weights = fused.attention_probabilities(
                 products, bias, rate=self.dropout.rate, seed=self.dropout.next_seed()
             )
         else:
-            kept = self.dropout(probabilities, training=training)
-        return kept, {"probabilities": probabilities, "scores": scores}
+            weights = self.dropout(probabilities, training=training)
+        return weights, {"probabilities": probabilities, "scores": scores}
 
     def _outputs(self, probabilities: Tensor, value: Tensor) -> Tensor:
         return self.output_dense(self._merge_heads(ops.matmul(probabilities, value)))
@@ -219,11 +220,13 @@ class SelfAttention(_Attention):
         query, key = self._turned(x, query, key, position_ids, training)
         if bias is not None and len(bias.shape) == 5:
             prefix = self._prefix(x)
-            made = self._attend_in_blocks(query, key, value, bias, position_ids, training, prefix)
-            return made, None
+            outputs = self._attend_in_blocks(
+                query, key, value, bias, position_ids, training, prefix
+            )
+            return outputs, None
         if self.alibi:
-            places = self._places(x, position_ids)
-            falls = alibi_bias(places, places, self.num_heads)
+            token_positions = self._places(x, position_ids)
+            falls = alibi_bias(token_positions, token_positions, self.num_heads)
             bias = falls if bias is None else falls + ops.cast(bias, "float32")
         return self._attended(x, query, key, value, bias, training, positions, shared)
 
@@ -254,10 +257,10 @@ class SelfAttention(_Attention):
             if bias is not None:
                 number = ops.shape(prefix[0])[2]
                 bias = ops.pad(bias, ((0, 0), (0, 0), (0, 0), (0, number)))
-        outputs, made = self._attend_by(products, values, bias, training)
+        outputs, internals = self._attend_by(products, values, bias, training)
         if prefix is not None:
-            made = {name: part[..., : ops.shape(key)[2]] for name, part in made.items()}
-        return outputs, {**made, "query": query, "key": key, "value": value}
+            internals = {name: part[..., : ops.shape(key)[2]] for name, part in internals.items()}
+        return outputs, {**internals, "query": query, "key": key, "value": value}
 
     def products(
         self,
@@ -320,8 +323,11 @@ class SelfAttention(_Attention):
             return ops.reshape(x, (-1, self.num_heads, *ops.shape(x)[3:]))
 
         if self.alibi:
-            places = ops.reshape(self._places(query[:, 0], position_ids), (-1, length, 1))
-            queries, keys = cut_blocks(places, size), neighbour_blocks(places, size)
+            token_positions = ops.reshape(self._places(query[:, 0], position_ids), (-1, length, 1))
+            queries, keys = (
+                cut_blocks(token_positions, size),
+                neighbour_blocks(token_positions, size),
+            )
             falls = alibi_bias(queries[..., 0], keys[..., 0], self.num_heads)
             bias = falls + ops.cast(bias, "float32")  # Keras casts arguments to the compute dtype
         bias = ops.broadcast_to(bias, (batch, *ops.shape(bias)[1:]))
@@ -412,10 +418,10 @@ class SelfAttention(_Attention):
         if window is not None:
             bias = prompt_bias(bias, position_ids, window)
         length = ops.shape(decoded["key"])[2]  # unknown in a graph for several limits
-        here = ops.equal(ops.arange(length), t)[None, None, :, None]
+        is_current = ops.equal(ops.arange(length), t)[None, None, :, None]
         decoded = {
-            "key": ops.where(here, key, decoded["key"]),
-            "value": ops.where(here, value, decoded["value"]),
+            "key": ops.where(is_current, key, decoded["key"]),
+            "value": ops.where(is_current, value, decoded["value"]),
         }
         scores = ops.concatenate(
             [
@@ -431,6 +437,10 @@ class SelfAttention(_Attention):
         return self.output_dense(self._merge_heads(outputs)), decoded
 
     def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Returns queries, keys and values, (B, N, T, D) each, of x (B, T, H).
+
+        Keys and values with fewer heads than queries are repeated.
+        """
         batch, length, _ = ops.shape(x)
         keys = self.num_key_value_heads
         if keys < self.num_heads:
@@ -519,6 +529,7 @@ def _product(query: Tensor, key: Tensor) -> Tensor:
 
 
 def _biased(scores: Tensor, bias: Tensor) -> Tensor:
+    """Returns scores (B, N, T, S) plus an attention bias that broadcasts; None = no bias."""
     if bias is None:
         return scores
     bias = ops.cast(bias, "float32")

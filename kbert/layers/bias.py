@@ -92,13 +92,13 @@ def layer_biases(
         >>> ops.convert_to_numpy(mixed == 0).astype(int)[0, 0].tolist()
         [[1, 0, 0], [1, 1, 0], [1, 1, 1]]
     """
-    found: dict[int | None, Any] = {}
+    biases: dict[int | None, Any] = {}
     for window in windows:
-        if window not in found:
-            found[window] = _layer_bias(
+        if window not in biases:
+            biases[window] = _layer_bias(
                 window, length, padding_mask, example_ids, causal, causal_mask, in_blocks
             )
-    return [found[window] for window in windows]
+    return [biases[window] for window in windows]
 
 
 def _layer_bias(
@@ -110,38 +110,44 @@ def _layer_bias(
     causal_mask: Tensor | None,
     in_blocks: bool,
 ) -> Tensor | None:
-    known = isinstance(length, int)
+    """Returns the attention bias of layers with one window, or None; see `layer_biases`.
+
+    `mask` is its `padding_mask`, `ids` its `example_ids`.
+    """
+    is_known = isinstance(length, int)
     reach = None
     if window is not None:
         reach = window - 1 if causal else window // 2
-    if reach is not None and known and length <= reach + 1:
+    if reach is not None and is_known and length <= reach + 1:
         reach = None
     if reach is None and not causal and causal_mask is None:
         if ids is not None:
             return example_bias(ids)
         return None if mask is None else attention_bias(mask)
     # In a short sequence, blocks would not have fewer keys.
-    if reach is None or not in_blocks or (known and length <= 3 * reach):
-        places = ops.arange(length)
-        keep = _near(places[:, None], places[None], reach, causal)[None, None]
+    if reach is None or not in_blocks or (is_known and length <= 3 * reach):
+        positions = ops.arange(length)
+        keep = _near(positions[:, None], positions[None], reach, causal)[None, None]
         if causal_mask is not None:
-            seen = _near(places[:, None], places[None], None, True)[None, None]
-            keep = ops.logical_and(keep, _or_not_causal(seen, causal_mask[:, None, :, None]))
+            is_not_later = _near(positions[:, None], positions[None], None, True)[None, None]
+            keep = ops.logical_and(
+                keep, _or_not_causal(is_not_later, causal_mask[:, None, :, None])
+            )
         if ids is not None:
             keep = ops.logical_and(keep, ids[:, None, None, :] == ids[:, None, :, None])
         elif mask is not None:
             keep = ops.logical_and(keep, (mask > 0)[:, None, None, :])
         return mask_bias(keep)
     size = max(reach, 1)  # a window may contain the token only
-    size = size if known else ops.minimum(size, length)
+    size = size if is_known else ops.minimum(size, length)
     columns = ops.arange(3 * size)[None] - size  # keys, relative to the block's first token
     near = _near(ops.arange(size)[:, None], columns, reach, causal)  # (W, 3 W)
     inside = neighbour_blocks(ops.ones((1, length, 1), "int32"), size)[:, :, None, None, :, 0] > 0
     keep = ops.logical_and(near[None, None, None], inside)
     if causal_mask is not None:
-        seen = _near(ops.arange(size)[:, None], columns, None, True)  # (W, 3 W)
+        is_not_later = _near(ops.arange(size)[:, None], columns, None, True)  # (W, 3 W)
         rows = cut_blocks(ops.cast(causal_mask, "int32")[:, :, None], size)  # (B, M, W, 1)
-        keep = ops.logical_and(keep, _or_not_causal(seen, rows[:, :, None]))
+        keep = ops.logical_and(keep, _or_not_causal(is_not_later, rows[:, :, None]))
     if ids is not None:
         ids = ops.cast(ids, "int32")[:, :, None]
         queries, keys = cut_blocks(ids, size), neighbour_blocks(ids, size)
@@ -159,10 +165,10 @@ def _near(queries: Tensor, keys: Tensor, reach: int | None, causal: bool) -> Ten
     `queries` and `keys` are positions that broadcast to the shape of the result, such as (T, 1) and
     (1, T). `reach` None = any distance.
     """
-    before = queries - keys
+    distances = queries - keys
     if not causal:
-        return ops.ones_like(before, "bool") if reach is None else ops.abs(before) <= reach
-    return before >= 0 if reach is None else ops.logical_and(before >= 0, before <= reach)
+        return ops.ones_like(distances, "bool") if reach is None else ops.abs(distances) <= reach
+    return distances >= 0 if reach is None else ops.logical_and(distances >= 0, distances <= reach)
 
 
 def _or_not_causal(seen: Tensor, causal_mask: Tensor) -> Tensor:
@@ -182,9 +188,9 @@ def cut_blocks(x: Tensor, size: Tensor) -> Tensor:
     """
     *leading, length, width = ops.shape(x)
     number = (length + size - 1) // size
-    behind = number * size - length
-    if not isinstance(behind, int) or behind:
-        x = ops.concatenate([x, ops.zeros((*leading, behind, width), dtype=x.dtype)], axis=-2)
+    padding = number * size - length
+    if not isinstance(padding, int) or padding:
+        x = ops.concatenate([x, ops.zeros((*leading, padding, width), dtype=x.dtype)], axis=-2)
     return ops.reshape(x, (*leading, number, size, width))
 
 
@@ -196,10 +202,10 @@ def neighbour_blocks(x: Tensor, size: Tensor) -> Tensor:
         >>> ops.convert_to_numpy(near)[0, :, :, 0].tolist()
         [[0, 0, 1, 2, 3, 4], [1, 2, 3, 4, 0, 0]]
     """
-    whole = cut_blocks(x, size)
-    whole = ops.pad(whole, [(0, 0)] * (len(whole.shape) - 3) + [(1, 1), (0, 0), (0, 0)])
+    blocks = cut_blocks(x, size)
+    blocks = ops.pad(blocks, [(0, 0)] * (len(blocks.shape) - 3) + [(1, 1), (0, 0), (0, 0)])
     return ops.concatenate(
-        [whole[..., :-2, :, :], whole[..., 1:-1, :, :], whole[..., 2:, :, :]], axis=-2
+        [blocks[..., :-2, :, :], blocks[..., 1:-1, :, :], blocks[..., 2:, :, :]], axis=-2
     )
 
 
@@ -210,8 +216,8 @@ def causal_bias(length: Tensor) -> Tensor:
         >>> ops.convert_to_numpy(causal_bias(2))[0, 0].tolist()
         [[0.0, -30000.0], [0.0, 0.0]]
     """
-    places = ops.arange(length)
-    return mask_bias(places[None, :] <= places[:, None])[None, None]
+    positions = ops.arange(length)
+    return mask_bias(positions[None, :] <= positions[:, None])[None, None]
 
 
 def prompt_bias(bias: Tensor, places: Tensor, window: int | None) -> Tensor:
@@ -247,10 +253,10 @@ def decoded_bias(length: int, t: Tensor, window: int | None = None) -> Tensor:
         >>> ops.convert_to_numpy(decoded_bias(3, 1))[0, 0, 0].tolist()
         [0.0, 0.0, -30000.0]
     """
-    places = ops.arange(length)
-    keep = places <= t
+    positions = ops.arange(length)
+    keep = positions <= t
     if window is not None:
-        keep = ops.logical_and(keep, t - places < window)
+        keep = ops.logical_and(keep, t - positions < window)
     return mask_bias(keep)[None, None, None]
 
 

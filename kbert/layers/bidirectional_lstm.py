@@ -115,8 +115,8 @@ class BidirectionalLSTM(keras.layers.Layer):
         masks = [None] * len(DIRECTIONS)
         if padding_mask is not None:
             _check_shape("padding_mask", padding_mask.shape, (len(DIRECTIONS), "rows", "words"))
-            kept = ops.transpose(ops.cast(padding_mask, "bool"), (0, 2, 1))[..., None]
-            masks = [kept[d] for d in range(len(DIRECTIONS))]  # (T, B, 1)
+            is_word = ops.transpose(ops.cast(padding_mask, "bool"), (0, 2, 1))[..., None]
+            masks = [is_word[d] for d in range(len(DIRECTIONS))]  # (T, B, 1)
         state_shape: list[Any] = [
             self.num_layers,
             len(DIRECTIONS),
@@ -133,15 +133,15 @@ class BidirectionalLSTM(keras.layers.Layer):
         outputs, states = [], []
         for layer in range(self.num_layers):
             x = self.dropout(x, training=training)
-            read, last = zip(
+            layer_outputs, last = zip(
                 *(
                     self._read(self.cell(layer, d), x[d], masks[d], state[layer, d])
                     for d in range(len(DIRECTIONS))
                 ),
                 strict=True,
             )
-            read = ops.stack(read)  # (D, T, B, P)
-            x = read + x if self.skip_connections and layer else read
+            layer_outputs = ops.stack(layer_outputs)  # (D, T, B, P)
+            x = layer_outputs + x if self.skip_connections and layer else layer_outputs
             outputs.append(ops.transpose(x, (0, 2, 1, 3)))  # (D, B, T, P)
             states.append(ops.stack(last))
         return outputs, ops.stack(states)
@@ -184,7 +184,7 @@ class BidirectionalLSTM(keras.layers.Layer):
         return outputs, keras.KerasTensor(shape, "float32")
 
     def get_config(self) -> dict[str, Any]:
-        own = {
+        arguments = {
             "units": self.units,
             "projection_size": self.projection_size,
             "num_layers": self.num_layers,
@@ -193,7 +193,7 @@ class BidirectionalLSTM(keras.layers.Layer):
             "skip_connections": self.skip_connections,
             "dropout": self.dropout.rate,
         }
-        return {**super().get_config(), **own}
+        return {**super().get_config(), **arguments}
 
 
 class ProjectedCell(keras.layers.Layer):
@@ -227,8 +227,8 @@ def _check_shape(name: str, shape: Shape, rule: Sequence[int | str]) -> None:
     (None) fits every number.
     """
     fits = len(shape) == len(rule) and all(
-        isinstance(wanted, str) or size in (None, wanted)
-        for size, wanted in zip(shape, rule, strict=True)
+        isinstance(expected, str) or size in (None, expected)
+        for size, expected in zip(shape, rule, strict=True)
     )
     if not fits:
         raise ValueError(

@@ -106,14 +106,16 @@ class Block(Editable):
         if shared is not None:
             options["shared"] = shared
         aside = self._aside(x, bias, training, positions)
-        before = x
+        block_input = x
         x, attention = self._attended(
             x, lambda x: self.attention(x, bias, training=training, **options), training, positions
         )
         x = self._forwarded(x, training, *aside)
         if training and self.is_left_out is not None:
-            before = before if positions is None else gather_positions(before, positions)
-            x = ops.where(self.is_left_out(), ops.cast(before, x.dtype), x)
+            block_input = (
+                block_input if positions is None else gather_positions(block_input, positions)
+            )
+            x = ops.where(self.is_left_out(), ops.cast(block_input, x.dtype), x)
         return x, attention
 
     @property
@@ -248,12 +250,14 @@ class CrossBlock(Block):
             The outputs (B, T, H), and the dicts of both attentions, with "probabilities"
             (B, N, T, T) over x and (B, N, T, S) over memory.
         """
-        x, made = self._attended(x, lambda x: self.attention(x, bias, training=training), training)
+        x, attention = self._attended(
+            x, lambda x: self.attention(x, bias, training=training), training
+        )
         memory = self.cross_attention.keys_values(memory)
         x, cross = self._crossed(
             x, lambda x: self.cross_attention(x, memory, memory_bias, training=training), training
         )
-        return self._forwarded(x, training), made, cross
+        return self._forwarded(x, training), attention, cross
 
     def prefill(  # type: ignore[override]
         self, x: Tensor, bias: Tensor, memory: Tensor, memory_bias: Tensor

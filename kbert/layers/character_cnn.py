@@ -104,6 +104,7 @@ class CharacterCNN(keras.layers.Layer):
             )
 
     def _check_characters(self, characters: Any) -> None:
+        """Raises ValueError if the widest filter has more than `characters`; None = unknown."""
         widest = max(width for width, _ in self.filters)
         if characters is not None and characters < widest:
             raise ValueError(

@@ -106,6 +106,7 @@ class Embeddings(Editable):
             self.projection.build(shape)
 
     def _add_table(self, name: str, rows: int, width: int | None = None) -> keras.Variable:
+        """Returns a new table (rows, width), randomly initialised; None = width E."""
         return self.add_weight(
             name=name,
             shape=(rows, width or self.embedding_size),
@@ -146,6 +147,7 @@ class Embeddings(Editable):
     def _summed(
         self, token_ids: Tensor, segment_ids: Tensor | None = None, places: Tensor | None = None
     ) -> Tensor:
+        """Returns the sum of token, position and segment embeddings, (B, T, E); see `embed`."""
         token_ids = whole_numbers(token_ids, "token_ids")
         x = self._token_rows(token_ids, places)  # (B, T, E)
         if places is None:
@@ -193,6 +195,10 @@ class Embeddings(Editable):
         return ("token", "position") if self.positions == "learned" else ("token",)
 
     def _token_rows(self, token_ids: Tensor, places: Tensor | None) -> Tensor:
+        """Returns the token embeddings (B, T, E), with those of a base table and after edits.
+
+        Edits are changes of the table's rows from outside, such as rounding.
+        """
         rows = take_rows(self.token, token_ids)
         if self._base is not None:
             rows = rows + ops.stop_gradient(take_rows(self._base().token, token_ids))
@@ -215,6 +221,7 @@ class Embeddings(Editable):
         return ops.where(is_padding, ops.convert_to_tensor(self.padding), rows)
 
     def _segments(self, segment_ids: Tensor | None) -> Tensor:
+        """Returns the segment embeddings (B, T, E); for None the first segment's, (E,)."""
         if segment_ids is None:
             return self.segment[0]  # everything belongs to the first segment
         # Product with one-hot rows: the gradient of a lookup would add B * T rows one by one.
@@ -292,6 +299,7 @@ class SharedEmbeddings(keras.layers.Layer):
 def _projection(
     embedding_size: int, hidden_size: int, initializer_range: float, use_bias: bool, dtype: DType
 ) -> Dense | None:
+    """Returns a dense layer from embedding to hidden width; None if they are equal."""
     if embedding_size == hidden_size:
         return None
     return Dense(

@@ -132,13 +132,13 @@ def attention_probabilities(
 
     @tf.custom_gradient
     def call(scores: tf.Tensor, bias: tf.Tensor) -> Any:
-        probabilities, kept = forward(scores, bias, seed)
+        probabilities, weights = forward(scores, bias, seed)
 
         def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             of_scores = backward(upstream, probabilities, seed)
             return of_scores, _sum_to(tf.cast(of_scores, tf.float32), tf.shape(bias))
 
-        return kept, gradient
+        return weights, gradient
 
     return call(scores, bias)
 
@@ -171,6 +171,11 @@ def _sum_rows(x: tf.Tensor) -> tf.Tensor:
 
 @functools.cache
 def _gelu(approximate: bool) -> tuple[Callable, Callable]:
+    """Returns the compiled forward and backward functions of GELU.
+
+    `approximate` chooses the tanh approximation. The forward function maps x to y; the backward one
+    maps x and the gradient of y to the gradient of x.
+    """
     root, cubic = math.sqrt(2 / math.pi), 0.044715
 
     def erf_forward(x: tf.Tensor) -> tf.Tensor:
@@ -245,6 +250,17 @@ def _dropout(rate: float) -> Callable:
 def _normalised(
     total: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, epsilon: float, centred: bool = True
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Returns the normalised x (..., W) in its dtype, its mean and its 1 / deviation (..., 1).
+
+    The statistics are float32. With `centred=False`, the mean is 0 (RMS norm).
+
+    Args:
+        total: x (..., W).
+        gamma: scale (W,).
+        beta: shift (W,).
+        epsilon: number added to the variance.
+        centred: whether the mean is subtracted.
+    """
     wide = _wide(total)
     mean = _mean(wide) if centred else tf.zeros_like(wide[..., :1])
     distance = wide - mean
@@ -275,6 +291,12 @@ def _norm_gradient(
 
 @functools.cache
 def _norm(epsilon: float, centred: bool) -> tuple[Callable, Callable]:
+    """Returns the compiled forward and backward functions of a norm.
+
+    The forward function returns y, mean and scale; the backward one the gradients of x, gamma and
+    beta.
+    """
+
     def forward(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor) -> Any:
         return _normalised(x, gamma, beta, epsilon, centred)
 
@@ -288,6 +310,12 @@ def _norm(epsilon: float, centred: bool) -> tuple[Callable, Callable]:
 
 @functools.cache
 def _dropout_add_norm(rate: float, epsilon: float) -> tuple[Callable, Callable]:
+    """Returns the compiled forward and backward functions of `norm(x + dropout(outputs))`.
+
+    `rate` is that of the dropout. The forward function returns y, the sum, its mean and scale; the
+    backward one the gradients of outputs, x, gamma and beta.
+    """
+
     def forward(
         outputs: tf.Tensor, x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, seed: tf.Tensor
     ) -> Any:
@@ -306,6 +334,8 @@ def _dropout_add_norm(rate: float, epsilon: float) -> tuple[Callable, Callable]:
 
 @functools.cache
 def _rotate() -> Callable:
+    """Returns the compiled function that rotates x (..., D), as pairs (i, i + D / 2)."""
+
     def forward(x: tf.Tensor, cos: tf.Tensor, sin: tf.Tensor) -> tf.Tensor:
         left, right = tf.split(_wide(x), 2, axis=-1)
         turned = tf.concat([left * cos - right * sin, right * cos + left * sin], axis=-1)
@@ -316,12 +346,18 @@ def _rotate() -> Callable:
 
 @functools.cache
 def _attention(rate: float) -> tuple[Callable, Callable]:
+    """Returns the compiled forward and backward functions of softmax and dropout.
+
+    The forward function maps scores and bias to the probabilities before and after dropout; the
+    backward one returns the gradient of the scores.
+    """
+
     def forward(scores: tf.Tensor, bias: tf.Tensor, seed: tf.Tensor) -> Any:
         wide = _wide(scores) + bias
         exponents = tf.exp(wide - tf.reduce_max(wide, axis=-1, keepdims=True))
         probabilities = exponents * (1.0 / tf.reduce_sum(exponents, axis=-1, keepdims=True))
-        kept = _drop(probabilities, rate, seed)
-        return tf.cast(probabilities, scores.dtype), tf.cast(kept, scores.dtype)
+        weights = _drop(probabilities, rate, seed)
+        return tf.cast(probabilities, scores.dtype), tf.cast(weights, scores.dtype)
 
     def backward(upstream: tf.Tensor, probabilities: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
         wide = _wide(probabilities)

@@ -49,8 +49,8 @@ class LayerNorm(Editable):
     @property
     def scale_and_shift(self) -> tuple[Any, Any]:
         """Scale (gamma) and shift (beta) in use, (W,) each; beta is None if there is no shift."""
-        chosen, own = self.chosen, (self.gamma, self.beta)
-        return own if chosen is None else chosen.scale_and_shift(*own)
+        chosen, parameters = self.chosen, (self.gamma, self.beta)
+        return parameters if chosen is None else chosen.scale_and_shift(*parameters)
 
     def call(self, inputs: Tensor, training: bool = False) -> Tensor:
         centred = self.kind != "rms"
@@ -96,8 +96,8 @@ def add_and_norm(
     """
     if behind is not None:
         return norm(x + behind(dropout(outputs, training=training), x, norm))
-    known = type(norm) is LayerNorm and norm.kind == "layer" and type(dropout) is Dropout
-    if not known or not fused.fuses(x.shape[-1], training):
+    is_fusable = type(norm) is LayerNorm and norm.kind == "layer" and type(dropout) is Dropout
+    if not is_fusable or not fused.fuses(x.shape[-1], training):
         return norm(x + dropout(outputs, training=training))
     return fused.dropout_add_norm(
         outputs,

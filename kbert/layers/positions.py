@@ -144,11 +144,11 @@ def number_tokens(token_ids: Tensor, padding_id: int, places: Tensor | None = No
         [[0, 0, 0, 0, 0, 1]]
     """
     counted = ops.cast(ops.not_equal(token_ids, padding_id), "int32")
-    before = ops.cumsum(counted, axis=1) - counted
+    numbers = ops.cumsum(counted, axis=1) - counted
     if places is None:
-        return before
+        return numbers
     first = ops.arange(ops.shape(token_ids)[1], dtype="int32") - ops.cast(places, "int32")
-    return before - ops.take_along_axis(before, first, axis=1)
+    return numbers - ops.take_along_axis(numbers, first, axis=1)
 
 
 def rotation(places: Tensor, head_size: int, base: float) -> tuple[Tensor, Tensor]:

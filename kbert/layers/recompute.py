@@ -64,12 +64,14 @@ def run_layer(
     choosing = choosing_as_now()
 
     def function(values: list[Tensor], tensors: list[Tensor]) -> tuple[Any, list[Tensor]]:
-        rest = iter(tensors)
-        flat = [next(rest) if held else x for x, held in zip(arguments, is_tensor, strict=True)]
-        again, named = keras.tree.pack_sequence_as((inputs, options), flat)
+        remaining = iter(tensors)
+        flat = [
+            next(remaining) if held else x for x, held in zip(arguments, is_tensor, strict=True)
+        ]
+        again, keywords = keras.tree.pack_sequence_as((inputs, options), flat)
         with choosing(), keras.StatelessScope(zip(variables, values, strict=True)) as scope:
             before = [scope.get_current_value(v) for v in variables]
-            outputs = layer(*again, training=training, **named)
+            outputs = layer(*again, training=training, **keywords)
         after = [scope.get_current_value(v) for v in variables]
         changed = [i for i, value in enumerate(after) if value is not before[i]]
         moved[:] = [variables[i] for i in changed]
@@ -113,6 +115,10 @@ class _AsStored(keras.layers.Layer):
 
 
 def _engine() -> Callable[[_Function, list[Tensor], list[Tensor]], tuple[Any, list[Tensor]]]:
+    """Returns the function that recomputes a layer on the present backend.
+
+    Backends other than TensorFlow and JAX raise NotImplementedError.
+    """
     engines = {"tensorflow": _on_tensorflow, "jax": _on_jax}
     backend = keras.backend.backend()
     if backend not in engines:
@@ -158,8 +164,8 @@ def _on_tensorflow(
             with tf.GradientTape(watch_accessed_variables=False) as tape:
                 tape.watch(floats)
                 outputs = flat(again)
-            found = iter(tape.gradient(outputs, floats, output_gradients=list(upstream)))
-            return [next(found) if x.dtype.is_floating else None for x in again]
+            gradients = iter(tape.gradient(outputs, floats, output_gradients=list(upstream)))
+            return [next(gradients) if x.dtype.is_floating else None for x in again]
 
         return flat(kept), gradient
 

@@ -203,12 +203,14 @@ class _Recurrence:
         d_gates = ops.reshape(stack(d_gates), (-1, 4 * units))
         d_projected = ops.reshape(stack(d_projected), (-1, projected))
         output = ops.reshape(stack(output), (-1, units))
-        before = ops.cast(ops.concatenate([hidden[None], states], axis=0)[:-1], dtype)
-        read = ops.reshape(ops.concatenate([inputs, before], axis=-1), (-1, width + projected))
+        previous_hidden = ops.cast(ops.concatenate([hidden[None], states], axis=0)[:-1], dtype)
+        step_inputs = ops.reshape(
+            ops.concatenate([inputs, previous_hidden], axis=-1), (-1, width + projected)
+        )
         d_inputs = _matmul(d_gates, kernel[:width], transpose_b=True)  # (TB, 4U) @ (4U, I)
         return (
             ops.reshape(d_inputs, (steps, rows, width)),
-            _matmul(read, d_gates, transpose_a=True),  # (I + P, TB) @ (TB, 4U)
+            _matmul(step_inputs, d_gates, transpose_a=True),  # (I + P, TB) @ (TB, 4U)
             ops.sum(d_gates, axis=0),
             _matmul(output, d_projected, transpose_a=True),  # (U, TB) @ (TB, P)
             *carry,

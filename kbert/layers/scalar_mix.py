@@ -78,6 +78,10 @@ class ScalarMix(keras.layers.Layer):
         return ops.cast(self.gamma * mixed, self.compute_dtype)
 
     def _normalise(self, state: Tensor, padding_mask: Tensor) -> Tensor:
+        """Returns a state (B, T, H) with mean 0 and variance 1 over the real tokens of the batch.
+
+        A `padding_mask` (B, T) of None makes all tokens real.
+        """
         real = ops.ones_like(state)
         if padding_mask is not None:
             real = real * ops.cast(padding_mask, state.dtype)[:, :, None]
@@ -90,8 +94,8 @@ class ScalarMix(keras.layers.Layer):
         return input_shape[0] if _is_nested(input_shape) else tuple(input_shape[1:])
 
     def get_config(self) -> dict[str, Any]:
-        own = {"layer_norm": self.layer_norm, "epsilon": self.epsilon}
-        return {**super().get_config(), **own}
+        arguments = {"layer_norm": self.layer_norm, "epsilon": self.epsilon}
+        return {**super().get_config(), **arguments}
 
 
 def _is_nested(shape: Any) -> bool:

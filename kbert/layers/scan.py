@@ -61,6 +61,7 @@ def stack(sequence: Tensor) -> Any:
 def _tensorflow_scan(
     step: Callable, carry: tuple, sequences: tuple, outputs: Sequence[Any], reverse: bool
 ) -> Any:
+    """Like `scan`, as a TensorFlow loop; outputs are returned as TensorArrays."""
     import tensorflow as tf
 
     carry = tuple(tf.convert_to_tensor(x) for x in carry)

@@ -54,11 +54,11 @@ def choosing_as_now() -> Callable[[], contextlib.AbstractContextManager]:
 
     Recomputation enters it in the backward pass, when other edits may be chosen.
     """
-    now = _CHOSEN.get()
+    chosen = _CHOSEN.get()
 
     @contextlib.contextmanager
     def again() -> Iterator[None]:
-        token = _CHOSEN.set(now)
+        token = _CHOSEN.set(chosen)
         try:
             yield
         finally:

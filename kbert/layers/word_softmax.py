@@ -103,10 +103,10 @@ class WordSoftmax(keras.layers.Layer):
         count = ops.shape(targets)[0]
         x = ops.cast(x, "float32")
         true = ops.sum(x * rows[:count], axis=-1) + biases[:count]  # (N,)
-        others = ops.matmul(x, ops.transpose(rows[count:])) + biases[count:]  # (N, S)
-        others = ops.where(targets[:, None] == sample, _NEVER, others)
+        negative_logits = ops.matmul(x, ops.transpose(rows[count:])) + biases[count:]  # (N, S)
+        negative_logits = ops.where(targets[:, None] == sample, _NEVER, negative_logits)
         # log(e^true + Σ e^others) - true, without a joined copy of the logits.
-        return ops.softplus(ops.logsumexp(others, axis=-1) - true)
+        return ops.softplus(ops.logsumexp(negative_logits, axis=-1) - true)
 
 
 class LogUniformSampler:
@@ -155,11 +155,11 @@ class LogUniformSampler:
 
         The first `certain` words are in every sample. A drawn word may occur twice.
         """
-        rest = self.draws - self.certain
-        places = ops.arange(rest, dtype="float32")
-        places = (places + keras.random.uniform((rest,), seed=seed_generator)) / rest
+        count = self.draws - self.certain
+        points = ops.arange(count, dtype="float32")
+        points = (points + keras.random.uniform((count,), seed=seed_generator)) / count
         span = math.log((self.vocabulary_size + 1) / (self.certain + 1))
-        drawn = ops.floor((self.certain + 1) * ops.exp(places * span)) - 1
+        drawn = ops.floor((self.certain + 1) * ops.exp(points * span)) - 1
         # Rounding may move a draw at either end one word too far.
         drawn = ops.clip(ops.cast(drawn, "int32"), self.certain, self.vocabulary_size - 1)
         return ops.concatenate([ops.arange(self.certain, dtype="int32"), drawn])

@@ -25,7 +25,7 @@ from kbert.layers.recompute import run_layer
 
 
 def post_norm_block(config: Config, *, crossed: bool = False, **kwargs: Any) -> Block:
-    """Normalisation after each residual: BERT, GPT, the original Transformer.
+    """Builds a block that normalises after each residual sum: BERT, GPT, original Transformer.
 
     Args:
         config: config of an encoder, a decoder or an encoder-decoder.
@@ -36,7 +36,7 @@ def post_norm_block(config: Config, *, crossed: bool = False, **kwargs: Any) -> 
 
 
 def pre_norm_block(config: Config, *, crossed: bool = False, **kwargs: Any) -> Block:
-    """Normalisation of the input of each part: GPT-2. Arguments like those of `post_norm_block`.
+    """Builds a block that normalises the input of each part (GPT-2), like `post_norm_block`.
 
     The residual stream itself is never normalised, so a norm must follow the last block.
     """
@@ -62,7 +62,7 @@ def layer_block(
 
     Args:
         config: config of the model.
-        layer: index of the layer; of several that share the block, the first.
+        layer: index of the layer; the first index if several layers share the block.
         attention: layer to use as attention; None = the one of `attention_of`.
         feed_forward: layer to use as feed-forward part; None = the one of `feed_forward_of`.
         **kwargs: `name` and `dtype` of the block.
@@ -86,7 +86,7 @@ def attention_of(config: TransformerConfig, *, layer: int, **kwargs: Any) -> Sel
         layer: index of the layer.
         **kwargs: `name` and `dtype` of the attention, and arguments that override the config.
     """
-    said: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "num_heads": config.num_heads,
         "dropout": config.attention_dropout,
         "initializer_range": config.initializer_range,
@@ -95,12 +95,15 @@ def attention_of(config: TransformerConfig, *, layer: int, **kwargs: Any) -> Sel
         "alibi": config.positions == "alibi",
         "num_key_value_heads": config.key_value_heads,
     }
-    return SelfAttention(**(said | kwargs))
+    return SelfAttention(**(defaults | kwargs))
 
 
 def feed_forward_of(config: TransformerConfig, **kwargs: Any) -> FeedForward:
-    """Builds the feed-forward part of a layer from the config; `kwargs` as in `attention_of`."""
-    said: dict[str, Any] = {
+    """Builds the feed-forward part of a layer from the config.
+
+    `kwargs` are `name` and `dtype` of the part, and arguments that override the config.
+    """
+    defaults: dict[str, Any] = {
         "intermediate_size": config.intermediate_size,
         "activation": config.activation,
         "gated": config.feed_forward == "gated",
@@ -108,7 +111,7 @@ def feed_forward_of(config: TransformerConfig, **kwargs: Any) -> FeedForward:
         "use_bias": config.use_bias,
         "gate_bias": config.has_bias("gate"),
     }
-    return FeedForward(**(said | kwargs))
+    return FeedForward(**(defaults | kwargs))
 
 
 def embeddings_of(
@@ -122,7 +125,7 @@ def embeddings_of(
         **kwargs: `name` and `dtype` of the layer, further arguments of its class, and arguments
             that override the config.
     """
-    said: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "vocabulary_size": config.vocabulary_size,
         "embedding_size": config.embedding_width,
         "hidden_size": config.hidden_size,
@@ -136,18 +139,21 @@ def embeddings_of(
         "use_bias": config.use_bias,
         "padding_id": config.padding_id,
     }
-    return made(**(said | kwargs))
+    return made(**(defaults | kwargs))
 
 
 def last_norm(config: Any, *, kind: str = "layer", **kwargs: Any) -> LayerNorm | None:
-    """Builds the norm after the last block; None for post-norm blocks, which need none."""
+    """Builds the norm after the last block; None for post-norm blocks, which need none.
+
+    `kind` is the kind of norm, see `LayerNorm`; `kwargs` are `name` and `dtype` of the layer.
+    """
     if config.block == "post_norm":
         return None
     return LayerNorm(config.layer_norm_epsilon, kind=kind, **kwargs)
 
 
 def normed(x: Tensor, norm: keras.layers.Layer | None) -> Tensor:
-    """Returns x normalised by `norm`, or unchanged if that is None."""
+    """Returns x normalised by `norm`; None = x unchanged."""
     return x if norm is None else norm(x)
 
 
@@ -168,7 +174,7 @@ def positions_of(
 
 
 class Reads(NamedTuple):
-    """Flags for outputs of a call besides the last layer's; see `Encoder.call`."""
+    """Flags: which outputs a call returns besides the last hidden state, see `Encoder.call`."""
 
     hidden_states: bool = False
     attention: bool = False
@@ -180,10 +186,16 @@ class Reads(NamedTuple):
         return self.attention or self.internals
 
     def select(self, outputs: Any) -> Any:
-        """Selects a block's output and the requested outputs of each of its attentions."""
+        """Returns a block's output, and only the requested outputs of each of its attentions.
+
+        `outputs` are the output (B, T, H), and a dict of tensors for each attention. Each dict
+        becomes itself with `internals`, its probabilities with only `attention`, and else None.
+        """
         x, *attention = outputs
         if not self.internals:
-            attention = [made["probabilities"] if self.attention else None for made in attention]
+            attention = [
+                tensors["probabilities"] if self.attention else None for tensors in attention
+            ]
         return x, *attention
 
 
@@ -196,7 +208,7 @@ def run_blocks(
         blocks: the L blocks.
         x: (B, T, H), input of the first block.
         bias: bias of the attention scores, or None; a list has one for each block.
-        reads: flags for the outputs of the attention that are returned.
+        reads: which outputs of the attention are returned.
         **options: further arguments of each block.
 
     Returns:
@@ -249,11 +261,11 @@ def step_blocks(
 
     Args:
         blocks: the L blocks.
-        x: (R, 1, H), embedding of the token.
+        x: (R, 1, H), embedding of the token in each of R rows.
         cache: KV cache: "prompt" with its "layers" and "bias", and "decoded"; see `prefill_blocks`.
         t: number of tokens that were decoded before.
         *context: further arguments of each block's `step`.
-        options: keyword arguments of each block's `step`; None = none.
+        options: for each block, the keyword arguments of its `step`; None = none.
 
     Returns:
         The last hidden state, and the cache with the token added.
@@ -261,13 +273,18 @@ def step_blocks(
     prompt, decoded = cache["prompt"], []
     layers = zip(blocks, prompt["layers"], cache["decoded"], strict=True)
     for number, (block, keys_values, new) in enumerate(layers):
-        own = {} if options is None else options[number]
-        x, new = block.step(x, keys_values, prompt["bias"], new, t, *context, **own)
+        block_options = {} if options is None else options[number]
+        x, new = block.step(x, keys_values, prompt["bias"], new, t, *context, **block_options)
         decoded.append(new)
     return x, {"prompt": prompt, "decoded": decoded}
 
 
 def _decoder_block(config: Any, kind: str, crossed: bool, **kwargs: Any) -> Block:
+    """Builds a block of `kind` "post_norm" or "pre_norm", with cross-attention if `crossed`.
+
+    Only sizes, dropout rates and the activation come from the config: the block always has
+    LayerNorm, biases and ungated feed-forward layers, and no positions in the attention.
+    """
     slots = [_SLOTS[kind].format(part) for part in _PARTS]
     common = {"initializer_range": config.initializer_range, "dtype": kwargs.get("dtype")}
     heads = {"dropout": config.attention_dropout, **common}
@@ -294,7 +311,18 @@ def _block(
     dtype: DType = None,
     **kwargs: Any,
 ) -> Block:
-    """Builds a block with norms in the named slots."""
+    """Builds a block of an attention and a feed-forward part, with a norm in each slot.
+
+    Args:
+        config: config of the model; gives dropout rate and epsilon.
+        slots: arguments of the block's class that take a norm, such as "attention_norm".
+        attention: the attention.
+        feed_forward: the feed-forward part.
+        made: class of the block.
+        norm: kind of the norms, see `LayerNorm`.
+        dtype: a Keras dtype policy or its name.
+        **kwargs: further arguments of the block's class.
+    """
     epsilon = config.layer_norm_epsilon
     return made(
         attention,

@@ -17,9 +17,9 @@ class Captured:
     """Captured inputs and outputs of an encoder; a plain object, which Keras does not track.
 
     Attributes:
-        returned: arguments of the encoder that request more outputs.
-        features: inputs of the encoder's last call, (R, T) each.
-        outputs: outputs of the encoder's last call.
+        returned: arguments of the encoder that request more outputs, name -> bool.
+        features: inputs of the encoder's last call by name, mostly (batch, tokens).
+        outputs: outputs of the encoder's last call by name.
     """
 
     def __init__(self, returned: Mapping[str, bool]) -> None:
@@ -44,7 +44,7 @@ def capturing(encoder: keras.Model, **returned: bool) -> Iterator[Captured]:
             `return_hidden_states=True`.
 
     Yields:
-        Inputs and outputs of the last call.
+        A `Captured` with inputs and outputs of the encoder's last call; empty before the first.
 
     Example:
         >>> import kbert, numpy as np
@@ -68,7 +68,7 @@ def capturing(encoder: keras.Model, **returned: bool) -> Iterator[Captured]:
 
 
 def captured_of(encoder: keras.Model) -> Captured | None:
-    """Returns the captured inputs and outputs of an encoder; None outside of `capturing`."""
+    """Returns the `Captured` of an encoder; None outside of `capturing(encoder)`."""
     return _ACTIVE.get().get(id(encoder))
 
 
@@ -78,13 +78,16 @@ def call_encoder(
     training: bool = False,
     positions: Tensor | None = None,
 ) -> dict[str, Any]:
-    """Calls an encoder, and captures its inputs and outputs inside of `capturing`.
+    """Calls an encoder and returns its outputs; captures them and the inputs inside `capturing`.
+
+    The captured "sequence" has all tokens, also if `positions` are given.
 
     Args:
         encoder: a `kbert.Encoder`, or another model with the same inputs and outputs.
         inputs: inputs of the encoder by name.
         training: whether dropout is active.
-        positions: (B, P), positions of the tokens in "sequence"; None = all.
+        positions: (B, P), positions of the tokens that the returned "sequence" (B, P, H) has;
+            None = all.
     """
     captured = captured_of(encoder)
     if captured is not None:

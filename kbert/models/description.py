@@ -105,7 +105,7 @@ class Description:
                 (`task.compile(recompute=True)`, `kbert-pretrain --recompute`).
 
         Returns:
-            The parts and their sum.
+            The parts and their sum, in bytes.
 
         Raises:
             ValueError: a number is out of range, or the precision is unknown.
@@ -180,7 +180,7 @@ def describe(name_or_config: str | Config) -> Any:
 
     Raises:
         TypeError: the argument is neither a name nor a config.
-        ValueError: no model has that name.
+        ValueError: no model has that name, or the part in a config is not registered.
 
     Example:
         >>> describe("bert-base-uncased").parameters
@@ -223,7 +223,7 @@ def family_table(names: Iterable[str] = CHOICES) -> str:
     (`Description.training_memory`).
 
     Args:
-        names: names of models that `kbert.family` lists.
+        names: names of encoders that `kbert.family` lists; other models raise ValueError.
 
     Returns:
         The table.
@@ -237,17 +237,17 @@ def family_table(names: Iterable[str] = CHOICES) -> str:
         "|---|---|---|---|---|---|---|",
     ]
     for name in names:
-        found = describe(name)
-        if not isinstance(found, Description):
+        description = describe(name)
+        if not isinstance(description, Description):
             raise ValueError(f"`names` must be names of encoders. Received: {name!r}")
-        config, memory = found.config, found.training_memory(32, 128).total
+        config, memory = description.config, description.training_memory(32, 128).total
         cells = (
-            f"`{found.name}`",
+            f"`{description.name}`",
             f"{config.num_layers}" + (" (shared)" if config.num_blocks < config.num_layers else ""),
             f"{config.hidden_size:,}",
             f"{config.num_heads}",
-            f"{config.vocabulary_size:,} {found.tokenizer or ''}".rstrip(),
-            f"{found.parameters / 1e6:,.1f} M",
+            f"{config.vocabulary_size:,} {description.tokenizer or ''}".rstrip(),
+            f"{description.parameters / 1e6:,.1f} M",
             f"{memory / 2**30:.1f} GiB",
         )
         lines.append(f"| {' | '.join(cells)} |")

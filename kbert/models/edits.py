@@ -19,14 +19,14 @@ class Variants:
 
     Attributes:
         added: Name of an edit -> its options.
-        key: Key of the active edit; each key needs a graph of its own.
+        key: Key of the active edit; a model is traced again for each key.
     """
 
     added: Mapping[str, Any] = MappingProxyType({})
     key: Any = None
 
     def using(self, name: str | None) -> contextlib.AbstractContextManager:
-        """Returns a context in which the edit of that name is active, or none.
+        """Returns a context in which the edit called `name` is active; None = no edit is active.
 
         Raises:
             ValueError: The model has no edit of that name.
@@ -38,25 +38,32 @@ class Variants:
         return contextlib.nullcontext()
 
     def train(self, names: Sequence[str | None], base: bool = False) -> None:
-        """Makes only the weights of these edits trainable, and with `base` those of the model.
+        """Makes the weights of the named edits trainable, and all other weights not.
 
-        Changes nothing if no name is given.
+        Changes nothing if `names` is empty or has only None.
+
+        Args:
+            names: Names of edits; None in the list is ignored.
+            base: Whether the model's weights outside of edits are trainable too.
         """
 
     def record(self, name: str | None = None) -> dict[str, Any]:
-        """Returns what presets and runs store of the edits, by key; empty without any.
+        """Returns the data about the edits that presets and runs store, by key; {} without edits.
 
         Args:
-            name: Name of the active edit; None = the model's current one.
+            name: Name of the edit to store as active; None = the model's active one.
         """
         return {}
 
     def fit_settings(self, name: str | None = None) -> dict[str, Any]:
-        """Returns the default settings of `fit` for training the active edit."""
+        """Returns the default settings of `fit`, such as a learning rate, to train the edit `name`.
+
+        None = the active edit. The result is empty if no edit is active.
+        """
         return {}
 
     def refuse_config(self) -> None:
-        """Raises ValueError if a config alone would not describe the model."""
+        """Raises ValueError if the model has edits that its config does not contain."""
 
 
 NONE = Variants()
@@ -68,32 +75,33 @@ def variants_of(model: Any) -> Variants:
 
 
 def edits_of(config: Any) -> list[Any]:
-    """Returns the edits that a config lists, see `kbert.edit.Edit`.
+    """Returns the edits in a config's `edits` as objects, in order, see `kbert.edit.Edit`.
 
     Raises:
-        ValueError: A kind or an option is unknown, or the order is not possible.
+        ValueError: A kind or an option is unknown, an edit cannot follow an earlier one, or it
+            does not fit the config.
     """
-    found: list[Any] = []
-    for said in config.edits:
-        cls: Any = registry.get("edit", said["kind"])
-        edit = cls.from_dict({name: value for name, value in said.items() if name != "kind"})
-        if others := [x.kind for x in found if x.kind not in edit.after]:
+    edits: list[Any] = []
+    for fields in config.edits:
+        cls: Any = registry.get("edit", fields["kind"])
+        edit = cls.from_dict({name: value for name, value in fields.items() if name != "kind"})
+        if wrong_kinds := [x.kind for x in edits if x.kind not in edit.after]:
             raise ValueError(
                 f"The edit {edit.kind!r} can follow only "
                 f"{' and '.join(map(repr, edit.after)) or 'no edit'}. Received: it follows "
-                f"{', '.join(map(repr, others))}"
+                f"{', '.join(map(repr, wrong_kinds))}"
             )
         edit.check_config(config)
-        found.append(edit)
-    return found
+        edits.append(edit)
+    return edits
 
 
 def count_edits(config: Any, kernels: Any) -> int:
-    """Counts the weights that edits have added, minus those that they have removed.
+    """Returns how many weights a config's edits add, minus those that they remove.
 
     Args:
         config: Config of the model.
-        kernels: Shapes of the kernels of each block, without edits.
+        kernels: For each block, the list of its kernels' shapes (inputs, outputs) before the edits.
     """
     total = 0
     for edit in edits_of(config):

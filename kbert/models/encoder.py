@@ -37,12 +37,13 @@ INPUTS = (
 
 
 class Layers(NamedTuple):
-    """Outputs of the layers.
+    """Outputs of all layers of an encoder in one call.
 
     Attributes:
-        hidden_states: L + 1 tensors (B, T, H), the embeddings first.
+        hidden_states: the embeddings (B, T, H), then the output of each layer. The last one has
+            only the requested positions; the others can be None if they were not requested.
         attention: attention probabilities or internals of each layer, None if not requested.
-        more: further outputs of the encoder's class, by name.
+        more: further outputs that a subclass of `Encoder` returns, by name.
     """
 
     hidden_states: list[Any]
@@ -117,10 +118,11 @@ class Encoder(Registered, FromConfig, keras.Model, sort="encoder"):
 
     def _make_embeddings(self) -> keras.layers.Layer:
         options: dict[str, Any] = {"name": "embeddings", "dtype": self.dtype_policy}
-        own = self.part.make_embeddings(self.config, **options)
-        return embeddings_of(self.config, **options) if own is None else own
+        embeddings = self.part.make_embeddings(self.config, **options)
+        return embeddings_of(self.config, **options) if embeddings is None else embeddings
 
     def _make_layers(self) -> None:
+        """Makes embeddings, shared layer, blocks, last norm and pooler; subclasses override it."""
         config, policy = self.config, {"dtype": self.dtype_policy}
         self.embeddings: Any = self._make_embeddings()
         self.shared = self.part.make_shared(config, name="shared", **policy)
@@ -129,6 +131,7 @@ class Encoder(Registered, FromConfig, keras.Model, sort="encoder"):
         self.pooler: Any = make_pooler(config, name="pooler", **policy)
 
     def _make_block(self, group: int) -> keras.layers.Layer:
+        """Builds block `group`; several consecutive layers use it if they share weights."""
         config, policy = self.config, {"dtype": self.dtype_policy}
         options: dict[str, Any] = {"name": f"layers_{group}", **policy}
         layer = -(-group * config.num_layers // config.num_blocks)  # the group's first
@@ -238,24 +241,27 @@ class Encoder(Registered, FromConfig, keras.Model, sort="encoder"):
 
         Raises:
             ValueError: an input is unknown, missing or too long, there are segment ids for a model
-                without segments, or example ids without position ids.
+                without segments, example ids without position ids, or a causal mask for a part that
+                does not support it.
         """
         inputs = self._named_inputs(inputs)
         reads = Reads(return_hidden_states, return_attention, return_internals)
         kind = None if self.pooler is None else self.config.pooling
-        read = None if output_positions is None else ops.cast(output_positions, "int32")
-        if read is None or kind in MEANS or any(reads):  # the last layer computes all tokens
+        positions = None if output_positions is None else ops.cast(output_positions, "int32")
+        if positions is None or kind in MEANS or any(reads):  # the last layer computes all tokens
             layers = self._run_layers(inputs, training, reads, None)
             sequence = layers.hidden_states[-1]
             pooled = None if kind is None else pool(self.pooler, kind, sequence, inputs)
-            if read is not None:
-                sequence = gather_positions(sequence, read)
+            if positions is not None:
+                sequence = gather_positions(sequence, positions)
         elif kind is None:
-            layers = self._run_layers(inputs, training, reads, read)
+            layers = self._run_layers(inputs, training, reads, positions)
             sequence, pooled = layers.hidden_states[-1], None
         else:  # the last layer computes the pooler's tokens, then the requested ones
             first = pooled_positions(kind, inputs)
-            layers = self._run_layers(inputs, training, reads, ops.concatenate([first, read], 1))
+            layers = self._run_layers(
+                inputs, training, reads, ops.concatenate([first, positions], 1)
+            )
             starts = inputs.get("cls_positions")
             number = 1 if starts is None else starts.shape[1]  # in a graph `first` may have no size
             sequence = layers.hidden_states[-1]
@@ -282,26 +288,27 @@ class Encoder(Registered, FromConfig, keras.Model, sort="encoder"):
         Args:
             inputs: inputs of `call`, by name.
             training: whether dropout is active.
-            reads: flags for the outputs of the layers that are returned.
+            reads: which outputs of the layers are returned besides the last hidden state.
             positions: (B, P), positions of the tokens in the last hidden state; None = all.
         """
         *biases, last_bias = self._layer_biases(inputs, in_blocks=not reads.weights)
         options: dict[str, Any] = {"training": training}
-        places = {}  # omitted if unused: other embeddings and blocks may lack the argument
+        # Options are omitted if unused: other embeddings and blocks may lack the argument.
+        embedding_options = {}
         if inputs.get("position_ids") is not None:
-            places["places"] = inputs["position_ids"]
+            embedding_options["places"] = inputs["position_ids"]
             if self.config.padding_id is not None and inputs.get("example_ids") is not None:
-                places["places"] = number_tokens(
+                embedding_options["places"] = number_tokens(
                     inputs["token_ids"], self.config.padding_id, inputs["position_ids"]
                 )
             if self.config.positions_in_attention:
                 options["position_ids"] = inputs["position_ids"]
         segments = inputs.get("segment_ids")
-        x = self.embeddings(inputs["token_ids"], segments, training=training, **places)
+        x = self.embeddings(inputs["token_ids"], segments, training=training, **embedding_options)
         if self.shared is not None:
-            named = {name: inputs.get(name) for name in self.part.inputs}
-            named = {name: value for name, value in named.items() if value is not None}
-            options["shared"] = self.shared(x, training=training, **named)
+            part_inputs = {name: inputs.get(name) for name in self.part.inputs}
+            part_inputs = {name: value for name, value in part_inputs.items() if value is not None}
+            options["shared"] = self.shared(x, training=training, **part_inputs)
         *blocks, last = self.layer_blocks
         hidden_states, weights = run_blocks(blocks, x, biases, reads=reads, **options)
         whole_rows = last_bias is None or len(last_bias.shape) == 4
@@ -321,7 +328,17 @@ class Encoder(Registered, FromConfig, keras.Model, sort="encoder"):
         return self.integers(named_inputs(inputs, names[0], names[1:], "An encoder"))
 
     def _layer_biases(self, inputs: Tensors, in_blocks: bool) -> list[Tensor | None]:
-        """Returns the bias of each layer's attention scores."""
+        """Returns the bias of each layer's attention scores; None where all tokens attend to all.
+
+        Args:
+            inputs: inputs of `call`, by name.
+            in_blocks: whether biases of layers with a window may be in blocks, see `layer_biases`;
+                False if attention scores are returned.
+
+        Raises:
+            ValueError: example ids without position ids, or a causal mask that the part does not
+                support.
+        """
         if inputs.get("example_ids") is not None and inputs.get("position_ids") is None:
             raise ValueError(  # all examples but the first would get other positions
                 "`example_ids` require `position_ids`, which restart in each example. Received: "
@@ -342,7 +359,7 @@ class Encoder(Registered, FromConfig, keras.Model, sort="encoder"):
         )
 
     def _number_of_keys(self, inputs: Tensors) -> int | None:
-        """Returns the number of keys that a token may attend to; None = unknown."""
+        """Returns the number of keys a token attends to, for static shapes; None = unknown."""
         return inputs["token_ids"].shape[1]
 
     def compute_output_spec(
@@ -432,6 +449,7 @@ class Encoder(Registered, FromConfig, keras.Model, sort="encoder"):
         return super().get_config()
 
     def _check_one_table(self) -> None:
+        """Raises ValueError if the token table is a sum, see `Embeddings.add_base`."""
         if getattr(self.embeddings, "base_tables", dict)():
             raise ValueError(
                 "A discriminator's tables are sums of the generator's and its own until the task "

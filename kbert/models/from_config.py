@@ -51,7 +51,7 @@ class FromConfig(KerasModel):
             )
 
     def parts(self) -> dict[str, keras.layers.Layer]:
-        """Returns the layers with weights, by the first part of their names in a preset."""
+        """Returns the layers with weights, by the first part of the weights' names in a preset."""
         return {self.prefix: self}
 
     @classmethod
@@ -86,8 +86,8 @@ class FromConfig(KerasModel):
             ConnectionError: the hub cannot be reached; the message says which files to put where.
             ValueError: the folder is of another kind, or its weights do not fit its config.
         """
-        named = isinstance(path, str | os.PathLike)
-        folder = locate(path) if named else path
+        is_path = isinstance(path, str | os.PathLike)
+        folder = locate(path) if is_path else path
         checkpoint = read_checkpoint(folder, ignore=ignore).expect(cls.config_class)
         arrays = checkpoint.part(f"{cls.prefix}/")
         with without_drawing():

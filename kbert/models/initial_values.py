@@ -57,23 +57,26 @@ class without_drawing(keras.StatelessScope):
         if isinstance(self.original_scope, without_drawing):
             super().__exit__(kind, *error)
             return
-        before = []
+        existing = []
         for variable in self._assigned.values():
             value = self.get_current_value(variable)
             if variable._initializer is None:  # it had a value
-                before.append((variable, value))
+                existing.append((variable, value))
             else:
                 variable._initializer = _Given(value)
         with _named_by_paths():
             super().__exit__(kind, *error)
         if kind is None:
-            for variable, value in before:
+            for variable, value in existing:
                 variable.assign(value)
 
 
 @contextlib.contextmanager
 def _named_by_paths() -> Iterator[None]:
-    """Context that gives TensorFlow's deferred variables the names of their name scopes."""
+    """Context in which variables that await initialisation have their paths as names.
+
+    TensorFlow otherwise takes a variable's path from name scopes, which have ended by then.
+    """
     from keras.src.backend.common import global_state
 
     waiting = global_state.get_global_attribute("uninitialized_variables") or []
@@ -88,7 +91,7 @@ def _named_by_paths() -> Iterator[None]:
 
 
 class _Given(keras.initializers.Initializer):
-    """Returns a given value."""
+    """Initializer that returns one given tensor, whatever the shape and dtype."""
 
     def __init__(self, value: Tensor) -> None:
         self.value = value

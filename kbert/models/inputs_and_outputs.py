@@ -28,21 +28,23 @@ def named_inputs(
     """Returns the inputs of a call by name, after a check of the names.
 
     Args:
-        inputs: token ids, or a dict.
+        inputs: token ids, or a dict name -> input.
         main: name of the token ids.
         optional: names of the other inputs.
-        model: name of the model, for messages.
+        model: name of the model in messages, such as "An encoder".
 
     Raises:
         ValueError: a name is unknown or missing, the token ids do not have two dimensions, or the
-            shape of another input differs from theirs.
+            shape of "padding_mask" or "segment_ids" differs from that of the token ids.
     """
     if not isinstance(inputs, dict):
         inputs = {main: inputs}
-    known = (main, *optional)
-    if main not in inputs or not set(inputs) <= set(known):
-        theirs = [f"`{x}` is named `{_ELSEWHERE[x]}` in kbert" for x in inputs if x in _ELSEWHERE]
-        hint = f" ({', '.join(theirs)})" if theirs else ""
+    known_names = (main, *optional)
+    if main not in inputs or not set(inputs) <= set(known_names):
+        translations = [
+            f"`{x}` is named `{_ELSEWHERE[x]}` in kbert" for x in inputs if x in _ELSEWHERE
+        ]
+        hint = f" ({', '.join(translations)})" if translations else ""
         raise ValueError(
             f"{model} has the inputs `{main}` and optionally "
             f"{' and '.join(f'`{x}`' for x in optional)}{hint}. Received: {', '.join(inputs)}"
@@ -59,7 +61,7 @@ def named_inputs(
 
 
 def _agree(one: tuple, other: tuple) -> bool:
-    """Whether two shapes may be equal, where sizes that are not known are None."""
+    """Returns whether two shapes can be equal; None in a shape is an unknown size."""
     return len(one) == len(other) and all(
         a == b or a is None or b is None for a, b in zip(one, other, strict=True)
     )
@@ -77,7 +79,8 @@ def as_integers(
         vectors: names of the floating-point inputs.
 
     Raises:
-        ValueError: ids are outside of their table; only checked if their values are known.
+        ValueError: ids are outside of their table, or floats that are no whole numbers; values are
+            checked only if they are known, so not in a graph.
     """
     for name in rows.keys() & inputs.keys():
         check_ids(name, inputs[name], rows[name])
@@ -88,7 +91,7 @@ def as_integers(
 
 
 def check_rank(name: str, ids: Tensor) -> None:
-    """Raises ValueError unless token ids have the shape (batch, tokens)."""
+    """Raises ValueError unless the token ids, the input `name`, have the shape (batch, tokens)."""
     if len(ids.shape) != 2:
         raise ValueError(
             f"`{name}` must be of shape (batch, tokens). Received: shape {tuple(ids.shape)}"
@@ -96,7 +99,7 @@ def check_rank(name: str, ids: Tensor) -> None:
 
 
 def output_spec(shapes: Any, dtype: str) -> Any:
-    """Converts a structure of shapes to one of symbolic tensors.
+    """Converts a nested structure of shapes to symbolic tensors, all of type `dtype`.
 
     For `compute_output_spec`, which kbert defines explicitly because PyTorch and JAX cannot trace
     an unknown length.

@@ -67,12 +67,12 @@ class KerasModel(KerasEdits):
 
     @property
     def id_rows(self) -> dict[str, int]:
-        """Name of an input -> rows of the table that its ids index; the main input first."""
+        """Name of an input -> number of rows of the table its ids index; the main input first."""
         raise NotImplementedError(f"{type(self).__name__} must define `id_rows`.")
 
     @property
     def traced_variant(self) -> Any:
-        """Key of the active named edit; each key needs a graph of its own."""
+        """Key of the active named edit; the model is traced again for each key."""
         return self.variants.key
 
     @property
@@ -84,14 +84,14 @@ class KerasModel(KerasEdits):
         """Casts ids and masks of `call` to integers, and checks ids against their tables.
 
         Raises:
-            ValueError: an id is outside, if the values are known. The graph of an exported
-                SavedModel raises when it is run.
+            ValueError: an id is outside of its table, if the values are known. The graph of an
+                exported SavedModel raises when it is run.
         """
         rows = self.id_rows
         inputs = as_integers(inputs, rows, self.compute_dtype, self.vector_inputs)
         if self._asserts_ids:
-            named = {name: x for name, x in inputs.items() if name in rows}
-            inputs |= {name: assert_ids(name, x, rows[name]) for name, x in named.items()}
+            ids_by_name = {name: x for name, x in inputs.items() if name in rows}
+            inputs |= {name: assert_ids(name, x, rows[name]) for name, x in ids_by_name.items()}
         return inputs
 
     def predict(self, x: Any, *args: Any, **kwargs: Any) -> Any:
@@ -106,7 +106,9 @@ class KerasModel(KerasEdits):
         return super().predict_on_batch(self.checked_ids(x))
 
     def checked_ids(self, x: Any) -> Any:
-        """Checks inputs and returns them; a dataset becomes one that checks each batch.
+        """Checks inputs of `predict` and returns them; a dataset then checks each batch it yields.
+
+        `x` is ids of the main input, a dict name -> array, or a `tf.data.Dataset` of either.
 
         Raises:
             ValueError: ids are outside of their tables, or masks are not whole numbers.
@@ -126,18 +128,21 @@ class KerasModel(KerasEdits):
         return x if isinstance(x, Mapping) else {next(iter(self.id_rows)): x}
 
     def _assert_batch(self, x: Any, *rest: Any) -> Any:
-        """Adds assertions to a batch of a dataset, whose graph runs on the host."""
-        named = {
+        """Adds checks of ids and masks to the graph of a dataset's batch, and returns the batch.
+
+        `x` is ids or a dict name -> tensor; `rest`, such as labels, is returned unchanged.
+        """
+        checked = {
             name: assert_ids(name, ids, self.id_rows.get(name))
             if name in self.id_rows or name.endswith(_MASK)
             else ids
             for name, ids in self._named(x).items()
         }
-        x = named if isinstance(x, Mapping) else next(iter(named.values()))
+        x = checked if isinstance(x, Mapping) else next(iter(checked.values()))
         return (x, *rest) if rest else x
 
     def sample_outputs(self) -> dict[str, Any]:
-        """Computes the outputs for a short sample, to check whether they are finite."""
+        """Computes outputs for a sequence of up to 16 tokens, to check whether they are finite."""
         length = min(_SAMPLE, getattr(self.config, "max_positions", _SAMPLE))
         inputs = {}
         for name, (_, _, *inner) in self.exported_inputs.items():
@@ -187,6 +192,7 @@ class KerasModel(KerasEdits):
 
     @contextlib.contextmanager
     def _asserting(self, asserts: bool) -> Iterator[None]:
+        """Context in which the graph of `call` checks ids against their tables, if `asserts`."""
         self._asserts_ids = asserts
         try:
             yield
@@ -195,7 +201,7 @@ class KerasModel(KerasEdits):
 
 
 def _quantize_hint(model: Any, mode: Any) -> str:
-    """Returns the message of the error that `quantize` raises."""
+    """Returns the message of the error that `model.quantize(mode)` raises."""
     return (
         "Keras' `quantize` rounds only Keras' own layers, and a kbert model has none: nothing "
         'would change. task.export(folder, precision="int8") writes 8-bit weights, also with '

@@ -91,7 +91,7 @@ def estimate_memory(
         recompute: whether the backward pass computes each layer again.
 
     Returns:
-        The parts.
+        The parts, in bytes.
 
     Raises:
         ValueError: a number is out of range, or the precision is unknown.
@@ -128,32 +128,35 @@ def estimate_memory(
         window: _layer(config, batch_size, sequence_length, precision, window)
         for window in set(windows)
     }
-    kept = sum(of_window[window][0] for window in windows)
+    kept_bytes = sum(of_window[window][0] for window in windows)
     layer, work = max(of_window.values())
     if isinstance(config, ReformerConfig):
-        kept, work = _reversible(config, batch_size, sequence_length, precision), 0
+        kept_bytes, work = _reversible(config, batch_size, sequence_length, precision), 0
     elif recompute:
         inputs = batch_size * sequence_length * config.hidden_size * PRECISIONS[precision]
-        kept = min(kept, config.num_layers * inputs + int(_RECOMPUTED * layer))
+        kept_bytes = min(kept_bytes, config.num_layers * inputs + int(_RECOMPUTED * layer))
     return TrainingMemory(
         weights=_FULL * trained + copies,
         gradients=_FULL * (trained + table),
         moments=_FULL * trained * optimizer_slots,
-        activations=kept + work,
+        activations=kept_bytes + work,
         logits=_FULL * _LOGITS * masked * config.vocabulary_size,
         compiled=_compiled(config),
     )
 
 
 def _compiled(config: EncoderConfig) -> int:
-    """Bytes that XLA allocates until the process ends; measured, as no formula is known."""
+    """Returns the bytes that XLA allocates for compiled functions until the process ends.
+
+    They were measured, as no formula is known; 0 if the model does not use compiled functions.
+    """
     if not fused.fuses(config.hidden_size, training=True):
         return 0
     return _COMPILED + _COMPILED_WEIGHT * (16 * config.num_blocks + 14)
 
 
 def _heads(config: EncoderConfig) -> int:
-    """Counts the weights of the masked-LM head, and of the next-sentence head with a pooler."""
+    """Counts the weights of the masked-LM head and, with a pooler, of the next-sentence head."""
     columns = config.output_columns
     width = config.embedding_width + columns
     masked_lm = config.hidden_size * width + 3 * width + (columns + 1) * config.vocabulary_size
@@ -163,7 +166,11 @@ def _heads(config: EncoderConfig) -> int:
 
 
 def _reversible(config: ReformerConfig, batch: int, length: int, precision: str) -> int:
-    """Bytes of all layers: both streams, the buckets, and the larger part of one layer."""
+    """Returns the bytes that all layers of a Reformer keep for the backward pass.
+
+    They are both residual streams, the hash buckets, and the largest attention or feed-forward part
+    of any layer. `batch` sequences of `length` tokens are computed together in `precision`.
+    """
     size, tokens = PRECISIONS[precision], batch * length
     streams = _STREAMS * _FULL * tokens * config.stream_size
     forward = size * _FORWARDED * tokens * config.intermediate_size
@@ -187,7 +194,11 @@ def _reversible(config: ReformerConfig, batch: int, length: int, precision: str)
 def _layer(
     config: EncoderConfig, batch: int, length: int, precision: str, window: int | None
 ) -> tuple[int, int]:
-    """Bytes that one layer keeps, and the work space of its backward pass."""
+    """Returns the bytes one layer keeps for its backward pass, and those of its work space.
+
+    `batch` sequences of `length` tokens are computed together in `precision`. `window` is the
+    layer's attention window in tokens; None = global attention.
+    """
     size = PRECISIONS[precision]
     hidden = batch * length * config.hidden_size
     forwarded = batch * length * config.intermediate_size
@@ -200,14 +211,14 @@ def _layer(
     if fused.fuses(config.hidden_size, training=True):
         # Inputs of the four products, query, key and value, the two sums before the norms; input
         # and output of the activation; probabilities before and after dropout.
-        kept = size * ((8 + copies) * hidden + 2 * forwarded + 2 * scores)
-        return kept, _BACKWARD * size * max(forwarded, scores)
+        kept_bytes = size * ((8 + copies) * hidden + 2 * forwarded + 2 * scores)
+        return kept_bytes, _BACKWARD * size * max(forwarded, scores)
     # Dropout keeps its mask. For the probabilities it also keeps its result, and the softmax keeps
     # its own in float32.
     masks = 2 * bool(config.dropout)
     probabilities = 2 if config.attention_dropout else 0 if precision == "float32" else 1
-    kept = hidden * (_FULL * _KEPT_FULL + size * (_KEPT_COMPUTED + copies + masks))
+    kept_bytes = hidden * (_FULL * _KEPT_FULL + size * (_KEPT_COMPUTED + copies + masks))
     inside = _FULL if config.activation in _FULL_INSIDE else size
-    kept += (size + inside * (_KEPT[config.activation] - 1)) * forwarded
-    kept += scores * (_FULL + size * probabilities)
-    return kept, _BACKWARD * max(inside * forwarded, size * scores)
+    kept_bytes += (size + inside * (_KEPT[config.activation] - 1)) * forwarded
+    kept_bytes += scores * (_FULL + size * probabilities)
+    return kept_bytes, _BACKWARD * max(inside * forwarded, size * scores)

@@ -60,7 +60,10 @@ class Part(Registered, Options, sort="part"):
         """Raises ValueError if the config and these options are inconsistent."""
 
     def check_ungrouped(self, config: EncoderConfig) -> None:
-        """Raises ValueError if query heads share key heads, for attention without that option."""
+        """Raises ValueError if the config has grouped-query attention.
+
+        For parts whose attention has as many heads of keys and values as of queries.
+        """
         if config.num_key_value_heads is not None:
             raise ValueError(
                 f"`num_key_value_heads` must be None: the attention of part={self.kind!r} has as "
@@ -84,13 +87,13 @@ class Part(Registered, Options, sort="part"):
         return config.num_heads
 
     def kernels(self, config: EncoderConfig, layer: int) -> list[tuple[int, int]]:
-        """Returns the shapes of the dense layers' kernels in the block of a layer."""
+        """Returns the shapes (inputs, outputs) of all dense kernels in the block of a layer."""
         return config.kernels()
 
     def output_columns(self, config: EncoderConfig) -> int:
-        """Returns the number of columns that the masked-LM output layer adds to the token table's.
+        """Returns how many columns the masked-LM output matrix has besides the token table's.
 
-        The transform before it is as wide as both together.
+        The transform before the output matrix is as wide as all columns together.
         """
         return 0
 

@@ -16,7 +16,7 @@ MEANS = ("mean", "late")  # the kinds of pooling that read every token
 
 
 def make_pooler(config: EncoderConfig, **kwargs: Any) -> keras.layers.Layer | None:
-    """Builds the layer that computes "pooled"; None if the family has none.
+    """Builds the layer that computes "pooled"; None if the config has no pooler.
 
     Args:
         config: config of the encoder.
@@ -83,7 +83,7 @@ def pool(pooler: keras.layers.Layer, kind: str, sequence: Tensor, inputs: Tensor
         pooler: pooler of the encoder.
         kind: `pooling` of the config: "first", "last", "mean" or "late".
         sequence: (B, T, H), last hidden state.
-        inputs: inputs of the encoder.
+        inputs: inputs of the encoder, by name.
 
     Returns:
         (B, H), or (B, K, H) with "cls_positions".
@@ -100,7 +100,10 @@ def pool(pooler: keras.layers.Layer, kind: str, sequence: Tensor, inputs: Tensor
 
 
 def pooled_positions(kind: str, inputs: Tensors) -> Tensor:
-    """Returns the positions of the tokens that `pool` reads, (B, K) int32; not for `MEANS`.
+    """Returns the positions (B, K) int32 of the tokens that `pool` reads; not for `MEANS`.
+
+    `kind` is "first", or "last" for the last token without padding. `inputs` are those of the
+    encoder; "cls_positions" among them are returned whatever the kind.
 
     Example:
         >>> row = {"token_ids": ops.array([[5, 6, 0]]), "padding_mask": ops.array([[1, 1, 0]])}
@@ -112,15 +115,15 @@ def pooled_positions(kind: str, inputs: Tensors) -> Tensor:
     ids, mask = inputs["token_ids"], inputs.get("padding_mask")
     if kind == "first":
         return ops.zeros_like(ids[:, :1], dtype="int32")
-    places = ops.arange(ops.shape(ids)[1], dtype="int32")
-    places = places[None] + ops.zeros_like(ids, dtype="int32")
+    positions = ops.arange(ops.shape(ids)[1], dtype="int32")
+    positions = positions[None] + ops.zeros_like(ids, dtype="int32")
     if mask is not None:
-        places = places * ops.cast(mask > 0, "int32")
-    return ops.max(places, axis=1, keepdims=True)
+        positions = positions * ops.cast(mask > 0, "int32")
+    return ops.max(positions, axis=1, keepdims=True)
 
 
 def token_means(sequence: Tensor, inputs: Tensors) -> Tensor:
-    """Returns the mean over tokens without padding.
+    """Returns the mean hidden state over all tokens but padding; zeros if there are none.
 
     Args:
         sequence: (B, T, H).
@@ -152,9 +155,10 @@ def pool_tokens(vectors: Any, counted: Any, kind: str, cls_last: bool = False) -
         vectors: (B, T, D), embeddings of the tokens.
         counted: (B, T), 1 for a token that counts, 0 otherwise. With "mean", "max" and "weighted" a
             sequence without counted tokens becomes zeros.
-        kind: "cls", "mean", "max", or "weighted": a mean in which token t of the sequence counts t
-            times (Muennighoff 2022, "SGPT", https://arxiv.org/abs/2202.08904).
+        kind: "cls", "mean", "max", or "weighted": a mean in which the t-th counted token has the
+            weight t (Muennighoff 2022, "SGPT", https://arxiv.org/abs/2202.08904).
         cls_last: whether "cls" is the last token that counts instead of the first of the sequence.
+            Tokens that count must then come before all others.
 
     Returns:
         (B, D).

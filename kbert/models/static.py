@@ -71,7 +71,7 @@ class Static(Encoder):
         return {**outputs, "counted": counted}
 
     def _counted(self, inputs: Tensors) -> Tensor:
-        """Returns the mask of counted tokens, (B, T) int32."""
+        """Returns the mask (B, T) int32: 0 for padding and the config's `uncounted_ids`, else 1."""
         ids, mask = inputs["token_ids"], inputs.get("padding_mask")
         counted = ops.ones_like(ids) > 0 if mask is None else mask > 0
         for number in self.config.uncounted_ids:
@@ -81,6 +81,10 @@ class Static(Encoder):
     def _run_layers(
         self, inputs: dict[str, Any], training: bool, reads: Reads, positions: Tensor | None
     ) -> Layers:
+        """Looks up the embeddings of all tokens, or of those at `positions` (B, P).
+
+        ValueError if there are segment ids.
+        """
         if inputs.get("segment_ids") is not None:
             raise ValueError(
                 "A static encoder does not support segments. Received: segment_ids of shape "

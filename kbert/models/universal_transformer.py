@@ -85,18 +85,24 @@ class UniversalTransformer(Encoder):
     def _run_layers(
         self, inputs: dict[str, Any], training: bool, reads: Reads, positions: Tensor | None
     ) -> Layers:
+        """Applies the block in all steps; arguments and result like `Encoder._run_layers`.
+
+        Also adds the ponder loss, if the config has halting.
+        """
         config = self.config
         bias = self._layer_biases(inputs, in_blocks=not reads.weights)[0]
-        ids, places = inputs["token_ids"], inputs.get("position_ids")
-        told = {} if places is None else {"places": places}
-        state = self.embeddings(ids, inputs.get("segment_ids"), training=training, **told)
-        signals = ops.cast(self._places(ops.shape(ids)[1], places), state.dtype)
+        ids, position_ids = inputs["token_ids"], inputs.get("position_ids")
+        embedding_options = {} if position_ids is None else {"places": position_ids}
+        state = self.embeddings(
+            ids, inputs.get("segment_ids"), training=training, **embedding_options
+        )
+        signals = ops.cast(self._places(ops.shape(ids)[1], position_ids), state.dtype)
         halting = _Halting(ops.shape(ids), config.halting_threshold)
         hidden_states, attention = [state], []
-        given = ops.zeros_like(state)
+        outputs = ops.zeros_like(state)
         for step in range(config.num_layers):
-            now = ops.convert_to_tensor(sinusoids(step + 1, config.hidden_size)[step])
-            state = state + signals + ops.cast(now, state.dtype)
+            step_signal = ops.convert_to_tensor(sinusoids(step + 1, config.hidden_size)[step])
+            state = state + signals + ops.cast(step_signal, state.dtype)
             weight = None
             if self.halt is not None:
                 probability = ops.sigmoid(ops.squeeze(self.halt(ops.cast(state, "float32")), -1))
@@ -104,8 +110,8 @@ class UniversalTransformer(Encoder):
             state, weights = run_layer(
                 self.blocks[0], state, bias, training=training, select=reads.select
             )
-            given = state if weight is None else state * weight + given * (1 - weight)
-            hidden_states.append(given)
+            outputs = state if weight is None else state * weight + outputs * (1 - weight)
+            hidden_states.append(outputs)
             attention.append(weights)
         ponder = halting.time
         if self.halt is None:
@@ -113,15 +119,22 @@ class UniversalTransformer(Encoder):
         else:
             self._add_ponder_loss(ponder, inputs)
         if positions is not None:
-            hidden_states[-1] = gather_positions(given, positions)
+            hidden_states[-1] = gather_positions(outputs, positions)
         return Layers(hidden_states, attention, {"ponder_time": ponder})
 
     def _places(self, length: Tensor, places: Tensor | None) -> Tensor:
-        """Returns sinusoids of the positions: (1, T, H), or (B, T, H) for packed rows."""
+        """Returns the sinusoids (1, T, H) of the positions in a sequence of `length` = T tokens.
+
+        For packed rows, `places` (B, T) are the position ids, and the result is (B, T, H).
+        """
         table = ops.convert_to_tensor(sinusoids(self.config.max_positions, self.config.hidden_size))
         return table[None, :length] if places is None else ops.take(table, places, axis=0)
 
     def _add_ponder_loss(self, ponder: Tensor, inputs: Tensors) -> None:
+        """Adds the mean of the tokens' ponder times, times `ponder_weight`, to the training loss.
+
+        `ponder` (B, T) are the ponder times; padding, according to `inputs`, is left out.
+        """
         mask = inputs.get("padding_mask")
         if inputs.get("example_ids") is not None:
             mask = inputs["example_ids"] > 0
@@ -136,7 +149,10 @@ class UniversalTransformer(Encoder):
 
 
 class _Halting:
-    """Accumulates the halting probabilities of each token, step by step."""
+    """Accumulates the halting probabilities of each token, step by step.
+
+    `shape` is (B, T); `time` (B, T) is the ponder time so far.
+    """
 
     def __init__(self, shape: Any, threshold: float) -> None:
         self.threshold = threshold
@@ -145,12 +161,16 @@ class _Halting:
         self.time = ops.zeros(shape, "float32")
 
     def weigh(self, probability: Tensor) -> Tensor:
-        """Returns the weights (B, T) of a step with the given halting probabilities (B, T)."""
+        """Returns the share (B, T) by which each token's output moves to the state of this step.
+
+        `probability` (B, T) are the halting probabilities in this step. The share of a token that
+        has halted before is 0.
+        """
         halts = ops.logical_and(self.runs, self.spent + probability > self.threshold)
-        left = 1.0 - self.spent
-        weight = ops.where(halts, left, ops.where(self.runs, probability, 0.0))
+        remainder = 1.0 - self.spent
+        weight = ops.where(halts, remainder, ops.where(self.runs, probability, 0.0))
         # One for each step, plus the weight of the last one.
-        self.time = self.time + ops.cast(self.runs, "float32") + ops.where(halts, left, 0.0)
+        self.time = self.time + ops.cast(self.runs, "float32") + ops.where(halts, remainder, 0.0)
         self.spent = self.spent + weight
         self.runs = ops.logical_and(self.runs, ops.logical_not(halts))
         return weight

@@ -25,7 +25,10 @@ def named_weights(model: keras.layers.Layer, prefix: str) -> dict[str, keras.Var
 
 
 def get_arrays(model: keras.layers.Layer, prefix: str) -> dict[str, np.ndarray]:
-    """Returns the weights' values by the names of `named_weights`; tables include their base."""
+    """Returns the weights' values by the names of `named_weights`.
+
+    A table with a base (`Embeddings.add_base`) is the sum of both tables.
+    """
     bases = _bases(model)
     return {
         name: _array(weight, bases.get(id(weight)))
@@ -60,17 +63,21 @@ def set_arrays(
     """
     weights = named_weights(model, prefix)
     shapes = {name: tuple(w.shape) for name, w in weights.items()}
-    left = check_arrays(shapes, arrays, source, strict)
-    whole = [n for n in weights if n in arrays and arrays[n].dtype.kind not in "fV"]
-    if whole:
+    differences = check_arrays(shapes, arrays, source, strict)
+    not_floats = [n for n in weights if n in arrays and arrays[n].dtype.kind not in "fV"]
+    if not_floats:
         raise ValueError(
             "Weights must be floating-point numbers. Received: "
-            f"{', '.join(f'{name} ({arrays[name].dtype})' for name in whole)} in {source}"
+            f"{', '.join(f'{name} ({arrays[name].dtype})' for name in not_floats)} in {source}"
         )
-    if left:
+    if differences:
         logging.warning(
             "%s: weights left unchanged: %s; arrays not used: %s",
-            *(source, ", ".join(left.missing) or "none", ", ".join(left.unexpected) or "none"),
+            *(
+                source,
+                ", ".join(differences.missing) or "none",
+                ", ".join(differences.unexpected) or "none",
+            ),
         )
     bases = _bases(model)
     for name, weight in weights.items():
@@ -81,7 +88,7 @@ def set_arrays(
             # as TensorFlow's tensor of an array lives, memory has it twice; a copy avoids that.
             weight.assign(keras.ops.copy(array))
             release(arrays[name])
-    return left
+    return differences
 
 
 def _array(weight: keras.Variable, base: np.ndarray | None) -> np.ndarray:
@@ -90,7 +97,7 @@ def _array(weight: keras.Variable, base: np.ndarray | None) -> np.ndarray:
 
 
 def _bases(model: keras.layers.Layer) -> dict[int, np.ndarray]:
-    """Returns id(variable) -> array that is added to it, see `Embeddings.add_base`."""
+    """Returns id(variable) -> base table that is added to it, see `Embeddings.add_base`."""
     return {
         id(getattr(layer, name)): keras.ops.convert_to_numpy(base.value)
         for layer in model._flatten_layers()
@@ -99,8 +106,8 @@ def _bases(model: keras.layers.Layer) -> dict[int, np.ndarray]:
 
 
 def _place(weight: keras.Variable, model: keras.layers.Layer) -> str:
-    place = weight.path.removeprefix(f"{model.path}/")
-    return re.sub(r"^((?:encoder_|decoder_)?layers)_(\d+)/", r"\1/\2/", place)
+    path = weight.path.removeprefix(f"{model.path}/")
+    return re.sub(r"^((?:encoder_|decoder_)?layers)_(\d+)/", r"\1/\2/", path)
 
 
 def set_parts(parts: Mapping[str, keras.layers.Layer], arrays: Arrays, source: str) -> None:
@@ -114,12 +121,12 @@ def set_parts(parts: Mapping[str, keras.layers.Layer], arrays: Arrays, source: s
     Raises:
         ValueError: names, shapes or values do not fit, as in a strict `set_arrays`.
     """
-    before = {prefix: get_arrays(part, prefix) for prefix, part in parts.items()}
+    old_arrays = {prefix: get_arrays(part, prefix) for prefix, part in parts.items()}
     try:
         for prefix, part in parts.items():
-            own = {k: x for k, x in arrays.items() if k.startswith(f"{prefix}/")}
-            set_arrays(part, prefix, own, source)
+            part_arrays = {k: x for k, x in arrays.items() if k.startswith(f"{prefix}/")}
+            set_arrays(part, prefix, part_arrays, source)
     except ValueError:
         for prefix, part in parts.items():
-            set_arrays(part, prefix, before[prefix], source)
+            set_arrays(part, prefix, old_arrays[prefix], source)
         raise

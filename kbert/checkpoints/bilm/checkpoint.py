@@ -34,12 +34,12 @@ TAKES = ("task",)
 
 
 def is_folder(folder: Path) -> bool:
-    """Whether the folder has at least one of the two files."""
+    """Whether the folder has a file `*options.json` or `*weights.hdf5`."""
     return bool(_files(folder, _OPTIONS) or _files(folder, _WEIGHTS))
 
 
 def read_folder(folder: Path) -> Checkpoint:
-    """Reads options and weights.
+    """Reads an ELMo, options and weights, from a folder in bilm-tf's format.
 
     Args:
         folder: folder with one file of each kind; their names may have any prefix before
@@ -54,12 +54,12 @@ def read_folder(folder: Path) -> Checkpoint:
     """
     options, weights = _only(folder, _OPTIONS), _only(folder, _WEIGHTS)
     config = read_options(read_json(options), str(options))
-    found = _read_hdf5(weights)
+    stored_arrays = _read_hdf5(weights)
     # Checked before the table of names is made, whose length depends on the options.
-    check_size(config, sum(array.size for array in found.values()), str(folder))
+    check_size(config, sum(array.size for array in stored_arrays.values()), str(folder))
     table = places(config)
-    check_arrays({place.theirs: place.shape for place in table}, found, str(weights))
-    arrays = {place.ours: place.to_ours(found[place.theirs]) for place in table}
+    check_arrays({place.theirs: place.shape for place in table}, stored_arrays, str(weights))
+    arrays = {place.ours: place.to_ours(stored_arrays[place.theirs]) for place in table}
     return Checkpoint(config=config, arrays=arrays, task=None, source=str(folder))
 
 
@@ -91,9 +91,9 @@ def write_folder(
     folder = Path(folder)
     refuse_other(folder, CONFIG_FILE, "a kbert preset")
     refuse_other(folder, "config.json", "a model of the BERT family")
-    for pattern, own in ((_OPTIONS, OPTIONS_FILE), (_WEIGHTS, WEIGHTS_FILE)):
+    for pattern, file_name in ((_OPTIONS, OPTIONS_FILE), (_WEIGHTS, WEIGHTS_FILE)):
         for path in folder.glob(pattern):
-            if path.name != own:
+            if path.name != file_name:
                 refuse_other(folder, path.name, "another biLM")
     options = json.dumps(write_options(config), indent=2) + "\n"
     if config.vocabulary_size is not None:
@@ -111,16 +111,21 @@ def _files(folder: Path, pattern: str) -> list[Path]:
 
 
 def _only(folder: Path, pattern: str) -> Path:
-    found = _files(folder, pattern)
-    if len(found) != 1:
+    """Returns the only file of a folder that matches a pattern.
+
+    Raises ValueError if no file or several match.
+    """
+    files = _files(folder, pattern)
+    if len(files) != 1:
         raise ValueError(
             f"A folder of a biLM must have one {_OPTIONS} and one {_WEIGHTS}. Received: "
-            f"{', '.join(path.name for path in found) or f'no {pattern}'} in {folder}"
+            f"{', '.join(path.name for path in files) or f'no {pattern}'} in {folder}"
         )
-    return found[0]
+    return files[0]
 
 
 def _read_hdf5(path: Path) -> dict[str, np.ndarray]:
+    """Returns name -> array of the datasets in an HDF5 file; raises ValueError for non-numbers."""
     with open_datasets(path) as datasets:
         for name, dataset in datasets.items():
             if dataset.dtype.kind not in "fiu":
@@ -131,6 +136,7 @@ def _read_hdf5(path: Path) -> dict[str, np.ndarray]:
 
 
 def _hdf5_bytes(arrays: Arrays) -> bytes:
+    """Returns the content of an HDF5 file with arrays, by their names there, in float32."""
     import h5py
 
     buffer = io.BytesIO()

@@ -15,7 +15,7 @@ from kbert.configs.elmo import ElmoConfig
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """A weight under both names.
+    """One weight: its name in kbert, and its name and shape in bilm-tf's file.
 
     Attributes:
         ours: kbert's name.
@@ -28,16 +28,16 @@ class Place:
     shape: tuple[int, ...]
 
     def to_ours(self, array: np.ndarray) -> np.ndarray:
-        """Returns the array in kbert's shape."""
+        """Returns the file's array in kbert's shape, without a convolution's axis of height 1."""
         return array[0] if len(self.shape) == 4 else array
 
     def to_theirs(self, array: np.ndarray) -> np.ndarray:
-        """Returns the array in the HDF5 file's shape."""
+        """Returns kbert's array in the file's shape, with a convolution's axis of height 1."""
         return array[None] if len(self.shape) == 4 else array
 
 
 def places(config: ElmoConfig) -> list[Place]:
-    """Returns all weights of a biLM except its softmax.
+    """Returns a `Place` for each weight of a biLM, except those of its softmax.
 
     Example:
         >>> places(ElmoConfig())[1]
@@ -47,6 +47,7 @@ def places(config: ElmoConfig) -> list[Place]:
 
 
 def _characters(config: Any) -> Iterator[Place]:
+    """Yields the weights of the character CNN: table, convolutions, highway layers, projection."""
     size, total, width = config.character_size, config.num_filters, config.projection_size
     cnn = "elmo/character_cnn"
     yield Place(f"{cnn}/table", "char_embed", (261, size))  # (C, E)
@@ -64,6 +65,7 @@ def _characters(config: Any) -> Iterator[Place]:
 
 
 def _lstm(config: Any) -> Iterator[Place]:
+    """Yields the weights of the LSTM layers, all forward ones before the backward ones."""
     width, units = config.projection_size, config.lstm_size
     for direction, way in enumerate(("forward", "backward")):
         for layer in range(config.num_layers):

@@ -41,7 +41,7 @@ _ACTIVATIONS = ("relu", "tanh")
 
 
 def read_options(content: Mapping[str, Any], source: str) -> ElmoConfig:
-    """Returns the config described by a file of options.
+    """Returns the config described by the content of an `options.json`.
 
     Args:
         content: key -> value of the file.
@@ -87,7 +87,8 @@ def write_options(config: ElmoConfig) -> dict[str, Any]:
     """Returns the content of options.json for a config; reverses `read_options`.
 
     Raises:
-        ValueError: bilm-tf has no such model.
+        ValueError: bilm-tf has no such model: the activation is neither ReLU nor tanh, there are
+            fewer filters than `projection_size`, or `projection_size` is not less than `lstm_size`.
     """
     if config.activation not in _ACTIVATIONS:
         raise ValueError(
@@ -114,6 +115,7 @@ def write_options(config: ElmoConfig) -> dict[str, Any]:
 
 
 def _part(content: Mapping[str, Any], key: str, source: str) -> dict[str, Any]:
+    """Returns the JSON object under a key of the options; raises ValueError if it is no object."""
     part = content[key]
     if not isinstance(part, dict):
         raise ValueError(f"`{key}` must be a JSON object. Received: {part!r} in {source}")
@@ -121,6 +123,7 @@ def _part(content: Mapping[str, Any], key: str, source: str) -> dict[str, Any]:
 
 
 def _check_projection(config: Any, source: str) -> None:
+    """Raises ValueError unless `projection_size` is less than `lstm_size`."""
     # With equal sizes the original has no projection, but kbert does.
     if config.projection_size >= config.lstm_size:
         raise ValueError(

@@ -72,7 +72,7 @@ _POSITIONS = "roberta.embeddings.position_embeddings.weight"
 
 
 def is_folder(folder: Path) -> bool:
-    """Whether the folder has a fairseq model."""
+    """Whether the folder has a file `model.pt`."""
     return (folder / MODEL_FILE).is_file()
 
 
@@ -94,14 +94,14 @@ def read_folder(folder: Path) -> Checkpoint:
     settings = _settings(file.beside, str(path))
     _require(_REQUIRED, settings, str(path))
     arrays: dict[str, np.ndarray] = {}
-    left = []
+    unread_names = []
     classifiers = set()
     for name in file.keys():  # noqa: SIM118 (a file is no mapping)
         short = _ENCODER.sub("", name)
         if head := _HEAD.match(short):
             classifiers.add(head[1])
         if re.search(r"(^|\.)(version|_float_tensor)$", name):  # buffers of its layers
-            left.append(name)
+            unread_names.append(name)
         else:
             arrays |= _renamed(short, widened(file.get_tensor(name)))
     if len(classifiers) > 1:
@@ -124,31 +124,47 @@ def read_folder(folder: Path) -> Checkpoint:
         bias = arrays.get("classifier.out_proj.bias", np.zeros(0))
         content["id2label"] = dict(enumerate(default_labels(bias.size)))
     checkpoint = import_model(content, arrays, str(path))
-    return dataclasses.replace(checkpoint, left=(*checkpoint.left, *left))
+    return dataclasses.replace(checkpoint, left=(*checkpoint.left, *unread_names))
 
 
 def _settings(beside: Mapping[str, Any], source: str) -> Mapping[str, Any]:
-    found = beside.get("args")
-    if found is None and isinstance(beside.get("cfg"), dict):
-        found = beside["cfg"].get("model")
-    if isinstance(found, Record):
-        found = found.state
-    if not isinstance(found, dict):
+    """Returns the model's settings, setting -> value, from `args` or else from `model` of `cfg`.
+
+    Raises ValueError if the file has neither, or if a size of the model is missing or not an int.
+
+    Args:
+        beside: values of the file other than the weights, by key.
+        source: name of the file, for the error message.
+    """
+    settings = beside.get("args")
+    if settings is None and isinstance(beside.get("cfg"), dict):
+        settings = beside["cfg"].get("model")
+    if isinstance(settings, Record):
+        settings = settings.state
+    if not isinstance(settings, dict):
         raise ValueError(
             "A file of fairseq must contain the model's settings in `args`, or in `model` of "
             f"`cfg`. Received: neither in {source}"
         )
-    missing = [key for key in _SIZES if type(found.get(key)) is not int]
+    missing = [key for key in _SIZES if type(settings.get(key)) is not int]
     if missing:
         raise ValueError(
             f"The settings of a RoBERTa of fairseq must include {', '.join(_SIZES)}. Received: no "
             f"{', '.join(missing)} in {source}"
         )
-    return found
+    return settings
 
 
 def _require(required: Mapping[str, Any], settings: Mapping[str, Any], source: str) -> None:
-    """Raises ValueError for settings of another model; an absent setting has the required value."""
+    """Raises ValueError if a setting has another value than the required one.
+
+    A setting that is absent or None passes.
+
+    Args:
+        required: setting -> required value.
+        settings: setting -> value in the file.
+        source: name of the file, for the error message.
+    """
     for key, value in required.items():
         if settings.get(key, value) not in (value, None):
             raise ValueError(
@@ -158,7 +174,13 @@ def _require(required: Mapping[str, Any], settings: Mapping[str, Any], source: s
 
 
 def _config(settings: Mapping[str, Any], arrays: Arrays) -> dict[str, Any]:
-    """Returns the content of a Hugging Face `config.json` for the same model."""
+    """Returns the content of a Hugging Face `config.json` for the same model.
+
+    Args:
+        settings: fairseq's settings of the model.
+        arrays: name in Hugging Face's RoBERTa -> array; the tables give the vocabulary size and the
+            number of positions.
+    """
     return {
         "model_type": "roberta",
         "vocab_size": len(arrays[_WORDS]),
@@ -166,13 +188,21 @@ def _config(settings: Mapping[str, Any], arrays: Arrays) -> dict[str, Any]:
         "type_vocab_size": 1,
         "pad_token_id": 1,
         "layer_norm_eps": 1e-5,  # the default of PyTorch's LayerNorm, which fairseq uses
-        **{there: settings[key] for key, there in _SIZES.items()},
-        **{there: settings[key] for key, there in _OTHERS.items() if key in settings},
+        **{config_key: settings[key] for key, config_key in _SIZES.items()},
+        **{config_key: settings[key] for key, config_key in _OTHERS.items() if key in settings},
     }
 
 
 def _renamed(name: str, array: np.ndarray) -> dict[str, np.ndarray]:
-    """Renames a weight to Hugging Face's names for RoBERTa; unknown names stay unchanged."""
+    """Returns Hugging Face's name -> array for one weight of fairseq.
+
+    Query, key and value packed in one array (before version 0.8) become three arrays. An unknown
+    name stays unchanged.
+
+    Args:
+        name: name in fairseq, without the encoder's prefix.
+        array: value of the weight.
+    """
     if packed := _PACKED.match(name):  # before version 0.8
         layer, kind = packed.groups()
         parts = np.split(array, 3) if array.ndim and len(array) % 3 == 0 else [array] * 3

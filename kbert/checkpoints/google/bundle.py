@@ -28,7 +28,8 @@ def find_checkpoint(folder: Path) -> Path:
         The path without `.index`, as TensorFlow expects it.
 
     Raises:
-        ValueError: there is no index, or there are several checkpoints and none is named.
+        ValueError: there is no index, or there are several and the file `checkpoint` names none of
+            them.
 
     Example:
         >>> import tempfile
@@ -59,14 +60,18 @@ def find_checkpoint(folder: Path) -> Path:
 
 
 def variable_names(prefix: Path) -> list[str]:
-    """Returns the names of all variables of a checkpoint that `read_tensors` can read."""
+    """Returns the names of all variables of a checkpoint.
+
+    `prefix` is the path of the checkpoint without `.index`. The checkpoint must be intact:
+    `read_tensors` raises a useful error for a damaged one.
+    """
     import tensorflow as tf
 
     return [name for name, _ in tf.train.list_variables(str(prefix))]
 
 
 def read_tensors(prefix: Path, wanted: Callable[[str], bool]) -> dict[str, np.ndarray]:
-    """Reads the variables of a checkpoint.
+    """Reads the variables of a checkpoint whose names `wanted` accepts.
 
     Args:
         prefix: path of the checkpoint without `.index`.
@@ -105,7 +110,7 @@ def read_tensors(prefix: Path, wanted: Callable[[str], bool]) -> dict[str, np.nd
 
 
 def _as_array(value: Any) -> np.ndarray:
-    """Converts a value to an array; bytes become an object, as NumPy would drop trailing zeros."""
+    """Converts a value to an array; bytes become one object, as NumPy would drop trailing zeros."""
     return np.array(value, dtype=object) if isinstance(value, bytes) else np.asarray(value)
 
 

@@ -95,6 +95,7 @@ class Architecture:
 
 
 def _measured(scope: str, inner: str) -> tuple[str, str, str, str]:
+    """Returns `Architecture.measured`: the three tables in `scope`, and the matrix `inner`."""
     words, positions, segments = (
         f"{scope}/embeddings/{name}_embeddings" for name in ("word", "position", "token_type")
     )
@@ -197,7 +198,8 @@ def read_folder(folder: Path) -> Checkpoint:
 
     Returns:
         The checkpoint. A variable without a rule is included under "encoder/" and its own name, so
-        that loading an encoder reports it as unexpected.
+        that loading an encoder reports it as unexpected. Variables of a head that kbert has no task
+        for are included under their own names.
 
     Raises:
         ValueError: a file is missing, damaged or not understood.
@@ -220,7 +222,7 @@ def read_folder(folder: Path) -> Checkpoint:
 
 @dataclasses.dataclass(frozen=True)
 class Variables:
-    """The variables of a checkpoint.
+    """The variables of a TensorFlow checkpoint, without those of the optimizer.
 
     Attributes:
         architecture: architecture that the variables belong to.
@@ -236,12 +238,12 @@ class Variables:
 
     @property
     def is_albert(self) -> bool:
-        """Whether layers share weights."""
+        """Whether the architecture is ALBERT, whose layers share weights."""
         return self.architecture.name == _ALBERT.name
 
     @property
     def is_named_by_garden(self) -> bool:
-        """Whether names are the Model Garden's, whose attention kernels have an axis of heads."""
+        """Whether the names are the Model Garden's, whose attention kernels have a heads axis."""
         return self.architecture in (_GARDEN_BERT, _GARDEN_ALBERT)
 
 
@@ -257,15 +259,15 @@ def read_variables(prefix: Path) -> Variables:
     named = read_named_variables(prefix)
     if named is None:
         tensors = read_tensors(prefix, lambda name: not _SLOTS.search(name))
-        left = tuple(name for name in variable_names(prefix) if name not in tensors)
+        skipped_keys = tuple(name for name in variable_names(prefix) if name not in tensors)
     else:
-        found, left = named
-        tensors = {garden_name(name): array for name, array in found.items()}
-    return Variables(_architecture(tensors, prefix), tensors, left, prefix)
+        named_arrays, skipped_keys = named
+        tensors = {garden_name(name): array for name, array in named_arrays.items()}
+    return Variables(_architecture(tensors, prefix), tensors, skipped_keys, prefix)
 
 
 def make_checkpoint(variables: Variables, config: EncoderConfig) -> Checkpoint:
-    """Makes a checkpoint with kbert's names from variables.
+    """Makes a checkpoint with kbert's weight names from TensorFlow variables.
 
     Args:
         variables: variables of a TensorFlow checkpoint.
@@ -275,16 +277,18 @@ def make_checkpoint(variables: Variables, config: EncoderConfig) -> Checkpoint:
         The checkpoint.
     """
     architecture, tensors = variables.architecture, variables.tensors
-    table, other = architecture.rules(config, tensors)
-    own = {name: array for name, array in tensors.items() if not name.startswith(other)}
-    arrays, rest = read_arrays(table, own)
+    table, other_prefixes = architecture.rules(config, tensors)
+    model_tensors = {
+        name: array for name, array in tensors.items() if not name.startswith(other_prefixes)
+    }
+    arrays, unknown_tensors = read_arrays(table, model_tensors)
     if "encoder/pooler/kernel" not in arrays:
         config = config.replace(pooler_activation=None)
     heads = []
     if not variables.is_named_by_garden:
-        heads = [name for name in rest if not name.startswith(_ENCODERS)]
+        heads = [name for name in unknown_tensors if not name.startswith(_ENCODERS)]
     if len({"classifier/dense/kernel", "classifier/dense/bias"} & arrays.keys()) == 1:
-        heads += [name for name in ("output_weights", "output_bias") if name in own]
+        heads += [name for name in ("output_weights", "output_bias") if name in model_tensors]
     foreign_head = None
     if heads:
         foreign_head = f"a head that kbert has no task for ({', '.join(sorted(heads))})"
@@ -298,17 +302,25 @@ def make_checkpoint(variables: Variables, config: EncoderConfig) -> Checkpoint:
         config=config,
         arrays={
             **arrays,
-            **{name if name in heads else f"encoder/{name}": x for name, x in rest.items()},
+            **{
+                name if name in heads else f"encoder/{name}": x
+                for name, x in unknown_tensors.items()
+            },
         },
         task=task,
         source=str(variables.prefix),
         labels=labels,
-        left=(*variables.left, *(name for name in tensors if name not in own)),
+        left=(*variables.left, *(name for name in tensors if name not in model_tensors)),
         foreign_head=foreign_head,
     )
 
 
 def _architecture(names: Iterable[str], prefix: Path) -> Architecture:
+    """Returns the architecture that variables belong to, by the prefixes of their names.
+
+    Raises ValueError for names of an unknown model; `prefix`, the path of the checkpoint, is for
+    the message.
+    """
     for start, architecture in _STARTS.items():
         if any(name.startswith(start) for name in names):
             return architecture
@@ -322,20 +334,22 @@ def _architecture(names: Iterable[str], prefix: Path) -> Architecture:
 
 
 def find_config(folder: Path, architecture: Architecture) -> Path | None:
-    """Returns the path of the config file in a folder, or None.
+    """Returns the path of the `*_config.json` in a folder; None if there is none.
+
+    If there are several, the one with the architecture's name is used.
 
     Raises:
         ValueError: there are several config files, and none has the architecture's name.
     """
-    found = sorted(p.name for p in folder.glob("*_config.json") if p.name not in _OTHER_CONFIGS)
-    if f"{architecture.name}_config.json" in found:
-        found = [f"{architecture.name}_config.json"]
-    if len(found) > 1:
+    names = sorted(p.name for p in folder.glob("*_config.json") if p.name not in _OTHER_CONFIGS)
+    if f"{architecture.name}_config.json" in names:
+        names = [f"{architecture.name}_config.json"]
+    if len(names) > 1:
         raise ValueError(
-            f"A Google folder must have one config of the model. Received: {', '.join(found)} in "
+            f"A Google folder must have one config of the model. Received: {', '.join(names)} in "
             f"{folder}"
         )
-    return folder / found[0] if found else None
+    return folder / names[0] if names else None
 
 
 def read_config(
@@ -345,11 +359,12 @@ def read_config(
 
     Args:
         architecture: architecture of the model.
-        content: key -> value.
+        content: key -> value of the file.
         source: where the config is from, for messages.
 
     Raises:
-        ValueError: a key is unknown or missing, or has an invalid value.
+        ValueError: a key is unknown or missing, has an invalid value, or assigns ALBERT's layers to
+            other groups than kbert would.
     """
     check_keys(
         content,
@@ -377,7 +392,7 @@ def read_config(
 
 
 def measure(variables: Variables) -> dict[str, int] | None:
-    """Infers the config from the shapes, except for the number of ALBERT's layers.
+    """Infers the sizes in Google's config from the shapes, except the number of ALBERT's layers.
 
     The number of heads is an axis of the Model Garden's attention kernels. Other kernels have no
     such axis: there heads of width 64 are assumed, as in all of Google's published models.
@@ -386,14 +401,15 @@ def measure(variables: Variables) -> dict[str, int] | None:
         variables: variables of a TensorFlow checkpoint.
 
     Returns:
-        Key -> value; None if one of the needed variables is missing or has another rank.
+        Key of the config -> size; None if one of the needed variables is missing or has another
+        rank.
     """
     tensors, measured = variables.tensors, variables.architecture.measured
     if any(name not in tensors or tensors[name].ndim != 2 for name in measured):
         return None
     words, positions, segments, inner = (tensors[name] for name in measured)
-    layer = re.compile(r"(electra/encoder|bert/encoder|transformer)/layer_(\d+)/")
-    layers = {match[2] for match in map(layer.match, tensors) if match}
+    layer_pattern = re.compile(r"(electra/encoder|bert/encoder|transformer)/layer_(\d+)/")
+    layers = {match[2] for match in map(layer_pattern.match, tensors) if match}
     queries = (x for name, x in tensors.items() if name.endswith("/query/kernel"))
     heads = {x.shape[1] if x.ndim == 3 else max(1, len(inner) // 64) for x in queries}
     content = {
@@ -407,10 +423,10 @@ def measure(variables: Variables) -> dict[str, int] | None:
         "type_vocab_size": len(segments),
     }
     if variables.is_albert:
-        groups = re.compile(r"bert/encoder/transformer/group_(\d+)/")
-        found = {match[1] for match in map(groups.match, tensors) if match}
+        group_pattern = re.compile(r"bert/encoder/transformer/group_(\d+)/")
+        group_numbers = {match[1] for match in map(group_pattern.match, tensors) if match}
         del content["num_hidden_layers"]
-        content["num_hidden_groups"] = max(1, len(found))
+        content["num_hidden_groups"] = max(1, len(group_numbers))
     elif "embedding_size" not in variables.architecture.fields:
         del content["embedding_size"]
     return content

@@ -33,7 +33,9 @@ _MASKED_LM, _LOGITS = "cls/predictions", "predictions/transform/logits"
 
 
 def garden_name(name: str) -> str:
-    """Returns a variable's name in today's code, without the name of its model.
+    """Returns a variable's name in the Model Garden's current code, without the name of its model.
+
+    Names of other code stay unchanged.
 
     Example:
         >>> garden_name("bert_model/encoder/layer_0/self_attention_output/bias")
@@ -50,7 +52,7 @@ def garden_name(name: str) -> str:
 
 
 def garden_rules(albert: bool) -> Callable[..., tuple[list[Rule], tuple[str, ...]]]:
-    """Returns a function for `Architecture.rules` in `checkpoint.py`.
+    """Returns the `rules` of an `Architecture` in `checkpoint.py`, for the Model Garden's names.
 
     The layer `predictions/transform/logits` is the sentence head if there is a masked-LM head
     (bert_pretrainer.py). Without one, a layer with two outputs predicts the start and end of an
@@ -71,48 +73,55 @@ def garden_rules(albert: bool) -> Callable[..., tuple[list[Rule], tuple[str, ...
             *dense("encoder/embeddings/projection", "embedding_projection"),
         ]
         for i in range(config.num_blocks):
-            here, there = (
+            layer, source = (
                 f"encoder/layers/{i}",
                 "transformer" if albert else f"transformer/layer_{i}",
             )
             table += [
-                *_attention(f"{here}/attention", f"{there}/self_attention", width, heads),
-                *norm(f"{here}/attention_norm", f"{there}/self_attention_layer_norm"),
-                *dense(f"{here}/feed_forward/intermediate", f"{there}/intermediate"),
-                *dense(f"{here}/feed_forward/output", f"{there}/output"),
-                *norm(f"{here}/feed_forward_norm", f"{there}/output_layer_norm"),
+                *_attention(f"{layer}/attention", f"{source}/self_attention", width, heads),
+                *norm(f"{layer}/attention_norm", f"{source}/self_attention_layer_norm"),
+                *dense(f"{layer}/feed_forward/intermediate", f"{source}/intermediate"),
+                *dense(f"{layer}/feed_forward/output", f"{source}/output"),
+                *norm(f"{layer}/feed_forward_norm", f"{source}/output_layer_norm"),
             ]
-        heads_table, other = _heads(tensors)
-        return [*table, *heads_table], other
+        heads_table, skipped_prefixes = _heads(tensors)
+        return [*table, *heads_table], skipped_prefixes
 
     return rules
 
 
 def _heads(tensors: Arrays) -> tuple[list[Rule], tuple[str, ...]]:
-    """Returns the rules of heads and pooler, and prefixes to leave out.
+    """Returns the rules of heads and pooler, and the prefixes of variables to leave out.
 
-    If a head has its own pooler, that one is read: the encoder's pooler was not trained with it.
+    A head's own pooler is read instead of the encoder's, which was not trained with the head.
     """
-    pooler, other = "pooler_transform", ()
+    pooler, skipped_prefixes = "pooler_transform", ()
     for head in ("next_sentence", "sentence_prediction"):
         if f"{head}/pooler_dense/kernel" in tensors:
-            pooler, other = f"{head}/pooler_dense", ("pooler_transform/",)
+            pooler, skipped_prefixes = f"{head}/pooler_dense", ("pooler_transform/",)
     logits = tensors.get(f"{_LOGITS}/kernel", np.zeros((0, 2)))
-    of_tokens = "span" if logits.shape[-1:] == (2,) else "tokens"
-    masked = any(name.startswith(f"{_MASKED_LM}/") for name in tensors)
+    token_head = "span" if logits.shape[-1:] == (2,) else "tokens"
+    has_masked_lm = any(name.startswith(f"{_MASKED_LM}/") for name in tensors)
     return [
         *dense("encoder/pooler", pooler),
         *dense("masked_lm/transform", f"{_MASKED_LM}/transform/dense"),
         *norm("masked_lm/norm", f"{_MASKED_LM}/transform/LayerNorm"),
         Rule("masked_lm/bias", (f"{_MASKED_LM}/output_bias/bias",)),
-        *dense(f"{'sentence' if masked else of_tokens}/dense", _LOGITS),
+        *dense(f"{'sentence' if has_masked_lm else token_head}/dense", _LOGITS),
         *dense("sentence/dense", "next_sentence/logits"),
         *dense("classifier/dense", "sentence_prediction/logits"),
-    ], other
+    ], skipped_prefixes
 
 
 def _attention(name: str, scope: str, width: int, heads: int) -> tuple[Rule, ...]:
-    """Returns the rules of an attention layer; the Model Garden's kernels have an axis of heads."""
+    """Returns the rules of an attention layer; the Model Garden's kernels have an axis of heads.
+
+    Args:
+        name: kbert's name of the layer.
+        scope: name of the layer in the Model Garden.
+        width: hidden width.
+        heads: number of heads.
+    """
     split = (heads, width // heads)
     parts = [f"{scope}/{part}" for part in ("query", "key", "value")]
     kernels, biases = (tuple(f"{part}/{kind}" for part in parts) for kind in ("kernel", "bias"))

@@ -32,7 +32,9 @@ def bert_rules(config: EncoderConfig) -> list[Rule]:
 
 
 def albert_rules(config: EncoderConfig) -> list[Rule]:
-    """Returns the names of google-research/albert, where the layers of a group share variables.
+    """Returns the table of weight names of google-research/albert.
+
+    The layers of a group share variables.
 
     Args:
         config: config of the encoder, for the number of groups.
@@ -48,13 +50,13 @@ def albert_rules(config: EncoderConfig) -> list[Rule]:
         *dense("encoder/embeddings/projection", "bert/encoder/embedding_hidden_mapping_in"),
     ]
     for i in range(config.num_blocks):
-        here, there = f"encoder/layers/{i}", f"bert/encoder/transformer/group_{i}/inner_group_0"
+        layer, source = f"encoder/layers/{i}", f"bert/encoder/transformer/group_{i}/inner_group_0"
         table += [
-            *_attention(f"{here}/attention", f"{there}/attention_1"),
-            *norm(f"{here}/attention_norm", f"{there}/LayerNorm"),
-            *dense(f"{here}/feed_forward/intermediate", f"{there}/ffn_1/intermediate/dense"),
-            *dense(f"{here}/feed_forward/output", f"{there}/ffn_1/intermediate/output/dense"),
-            *norm(f"{here}/feed_forward_norm", f"{there}/LayerNorm_1"),
+            *_attention(f"{layer}/attention", f"{source}/attention_1"),
+            *norm(f"{layer}/attention_norm", f"{source}/LayerNorm"),
+            *dense(f"{layer}/feed_forward/intermediate", f"{source}/ffn_1/intermediate/dense"),
+            *dense(f"{layer}/feed_forward/output", f"{source}/ffn_1/intermediate/output/dense"),
+            *norm(f"{layer}/feed_forward_norm", f"{source}/LayerNorm_1"),
         ]
     return [*table, *dense("encoder/pooler", "bert/pooler/dense"), *_heads()]
 
@@ -62,7 +64,7 @@ def albert_rules(config: EncoderConfig) -> list[Rule]:
 def electra_rules(
     config: EncoderConfig, scope: str = "electra", embeddings: str = "electra"
 ) -> list[Rule]:
-    """Returns the names of google-research/electra for one of its two models and for both heads.
+    """Returns the table of weight names of one ELECTRA model, and of the heads of both models.
 
     Args:
         config: config of the model, for the number of layers.
@@ -97,7 +99,8 @@ def electra_model(config: EncoderConfig, tensors: Arrays) -> tuple[list[Rule], t
 
     Returns:
         The table of the generator if only the generator has the config's hidden width, else that of
-        the discriminator; and the prefixes of names that belong to the other model.
+        the discriminator; and the prefixes of names that belong to the other model. There are no
+        prefixes if the checkpoint contains only one model.
     """
     generator = tensors.get("generator/encoder/layer_0/attention/self/query/kernel")
     discriminator = tensors.get("electra/encoder/layer_0/attention/self/query/kernel")
@@ -105,13 +108,18 @@ def electra_model(config: EncoderConfig, tensors: Arrays) -> tuple[list[Rule], t
         return electra_rules(config), ()
     if config.hidden_size != len(generator) or len(generator) == len(discriminator):
         return electra_rules(config), ("generator/", "generator_predictions/")
-    other = ("electra/encoder/", "electra/embeddings_project/", "discriminator_predictions/")
+    other_prefixes = (
+        "electra/encoder/",
+        "electra/embeddings_project/",
+        "discriminator_predictions/",
+    )
     if "generator/embeddings/word_embeddings" not in tensors:
-        return electra_rules(config, "generator"), other
-    return electra_rules(config, "generator", "generator"), (*other, "electra/embeddings/")
+        return electra_rules(config, "generator"), other_prefixes
+    return electra_rules(config, "generator", "generator"), (*other_prefixes, "electra/embeddings/")
 
 
 def _embeddings(scope: str) -> tuple[Rule, ...]:
+    """Returns the rules of the three tables and the norm of embeddings in a TensorFlow scope."""
     return (
         Rule("encoder/embeddings/token", (f"{scope}/word_embeddings",)),
         Rule("encoder/embeddings/position", (f"{scope}/position_embeddings",)),
@@ -121,20 +129,22 @@ def _embeddings(scope: str) -> tuple[Rule, ...]:
 
 
 def _layers(config: Any, scope: str) -> list[Rule]:
+    """Returns the rules of all layers of an encoder; `scope` is the encoder's in TensorFlow."""
     table = []
     for i in range(config.num_layers):
-        here, there = f"encoder/layers/{i}", f"{scope}/layer_{i}"
+        layer, source = f"encoder/layers/{i}", f"{scope}/layer_{i}"
         table += [
-            *_attention(f"{here}/attention", f"{there}/attention"),
-            *norm(f"{here}/attention_norm", f"{there}/attention/output/LayerNorm"),
-            *dense(f"{here}/feed_forward/intermediate", f"{there}/intermediate/dense"),
-            *dense(f"{here}/feed_forward/output", f"{there}/output/dense"),
-            *norm(f"{here}/feed_forward_norm", f"{there}/output/LayerNorm"),
+            *_attention(f"{layer}/attention", f"{source}/attention"),
+            *norm(f"{layer}/attention_norm", f"{source}/attention/output/LayerNorm"),
+            *dense(f"{layer}/feed_forward/intermediate", f"{source}/intermediate/dense"),
+            *dense(f"{layer}/feed_forward/output", f"{source}/output/dense"),
+            *norm(f"{layer}/feed_forward_norm", f"{source}/output/LayerNorm"),
         ]
     return table
 
 
 def _heads() -> tuple[Rule, ...]:
+    """Returns the rules of BERT's heads: masked LM, sentence, classifier and span."""
     return (
         *dense("masked_lm/transform", "cls/predictions/transform/dense"),
         *norm("masked_lm/norm", "cls/predictions/transform/LayerNorm"),
@@ -153,7 +163,10 @@ def _attention(name: str, scope: str) -> tuple[Rule, ...]:
 
 
 def _output(name: str, scope: str) -> tuple[Rule, ...]:
-    """Returns the rules of a head whose matrix is (classes, H) in the original code."""
+    """Returns the rules of a head whose matrix is (classes, H) in the original code.
+
+    `name` is kbert's name of the layer; `scope`, the TensorFlow scope, ends with "/" or is empty.
+    """
     return (
         Rule(f"{name}/kernel", (f"{scope}output_weights",), transpose=True),
         Rule(f"{name}/bias", (f"{scope}output_bias",)),

@@ -45,17 +45,23 @@ def read_named_variables(prefix: Path) -> tuple[dict[str, np.ndarray], tuple[str
             f"Received: {', '.join(sorted(nameless)[:3])} without a name in {prefix}"
         )
     counts = Counter(names[key] for key in floats)
-    if twice := sorted(key for key in floats if counts[names[key]] > 1):
+    if duplicate_keys := sorted(key for key in floats if counts[names[key]] > 1):
         raise ValueError(
             "A checkpoint must contain one model, so the names of its variables must be unique. "
-            f"Received: {' and '.join(twice[:2])}, both {names[twice[0]]}, in {prefix}"
+            f"Received: {' and '.join(duplicate_keys[:2])}, both {names[duplicate_keys[0]]}, in "
+            f"{prefix}"
         )
-    left = tuple(sorted(key for key in names if key not in floats))
-    return {names[key]: array for key, array in floats.items()}, left
+    skipped_keys = tuple(sorted(key for key in names if key not in floats))
+    return {names[key]: array for key, array in floats.items()}, skipped_keys
 
 
 def _names(graph: np.ndarray, prefix: Path) -> dict[str, str]:
-    """Returns key of the checkpoint -> name of the variable."""
+    """Returns key of the checkpoint -> name of the variable, for all variables with a name.
+
+    Args:
+        graph: serialised graph of objects, an array of one bytes object.
+        prefix: path of the checkpoint, for the error message if the graph is damaged.
+    """
     from google.protobuf.message import DecodeError
     from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectGraph
 

@@ -71,7 +71,10 @@ def read_folder(folder: Path) -> Checkpoint:
 
 
 def _content(variables: Variables, graph: Any, folder: Path) -> dict[str, int]:
-    """Infers the content of the config from the files."""
+    """Infers the content of Google's config, key -> value, from the variables and the graph.
+
+    Raises ValueError if a size cannot be inferred; `folder` is for the message.
+    """
     beside = f"{variables.architecture.name}_config.json, as Google's releases have one"
     content = measure(variables)
     if content is None:
@@ -105,7 +108,7 @@ def _content(variables: Variables, graph: Any, folder: Path) -> dict[str, int]:
 
 
 def _read_graph(path: Path) -> Any:
-    """Reads the graph of a SavedModel."""
+    """Reads the TensorFlow graph in a `saved_model.pb`; raises ValueError if it is damaged."""
     from google.protobuf.message import DecodeError
     from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
@@ -122,7 +125,7 @@ def _all_nodes(graph: Any) -> Iterable[Any]:
 
 
 def _depth(graph: Any) -> int:
-    """Returns the number of attention layers in one run; 0 = unknown.
+    """Returns how many attention layers a graph runs, shared ones counted each time; 0 = unknown.
 
     TensorFlow 1 has all nodes in one graph, named by their layers. In TensorFlow 2 each layer
     computes one softmax, in functions that call each other.

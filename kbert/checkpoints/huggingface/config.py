@@ -51,11 +51,11 @@ def read_config(architecture: Architecture, content: Mapping[str, Any], source: 
         source=source,
     )
     fields = architecture.read_fields(content, source)
-    activation, known = fields["activation"], architecture.activations
-    fields["activation"] = known_activation(activation, known, "The activation", source)
-    of_heads = architecture.head_activation(content, source)
-    if of_heads not in (None, fields["activation"]):
-        fields["head_activation"] = of_heads
+    activation, activations = fields["activation"], architecture.activations
+    fields["activation"] = known_activation(activation, activations, "The activation", source)
+    head_activation = architecture.head_activation(content, source)
+    if head_activation not in (None, fields["activation"]):
+        fields["head_activation"] = head_activation
     fields |= {**architecture.fixed, **architecture.unsaid}
     return make_config(architecture.config_class, fields, source)
 
@@ -82,18 +82,21 @@ def write_config(
             f"Hugging Face's {architecture.title} does not support this model: "
             f"{'; '.join(incompatibilities)}. Received: {config}"
         )
-    there = {here: there for there, here in reversed(list(architecture.activations.items()))}
+    their_name = {
+        name: their_name for their_name, name in reversed(list(architecture.activations.items()))
+    }
     content = architecture.write_fields(config, tokenizer)
     (key,) = (key for key, field in architecture.fields.items() if field == "activation")
-    return {"model_type": architecture.model_type, **content, key: there[config.activation]}
+    return {"model_type": architecture.model_type, **content, key: their_name[config.activation]}
 
 
 def read_labels(content: Mapping[str, Any], count: int, source: str) -> tuple[str, ...]:
     """Returns the class names in the order of the logits.
 
-    They are from `id2label`, as in transformers, or from `label2id` if it is missing. A `label2id`
-    that contradicts `id2label` logs a warning: a program that encodes labels by it would have
-    trained the model on that order.
+    The names are from `id2label`, as in transformers, or from `label2id` if `id2label` is missing.
+    If `label2id` does not name all classes either, they are "LABEL_0" and so on. A `label2id` that
+    contradicts the names logs a warning: a program that encodes labels by it would have trained the
+    model on that order.
 
     Args:
         content: key -> value of `config.json`; both keys may be missing.
@@ -101,7 +104,8 @@ def read_labels(content: Mapping[str, Any], count: int, source: str) -> tuple[st
         source: where the config is from, for messages.
 
     Raises:
-        ValueError: `id2label` does not name exactly the classes of the head.
+        ValueError: `id2label` does not name exactly the classes of the head, or is missing while
+            `num_labels` is another number.
 
     Example:
         >>> read_labels({"id2label": {"1": "good", "0": "bad"}}, 2, "memory")
@@ -125,13 +129,13 @@ def read_labels(content: Mapping[str, Any], count: int, source: str) -> tuple[st
                 f"Received: {names!r:.200} in {source}"
             )
         labels = tuple(by_id[i] for i in classes)
-    at = dict(zip(labels, classes, strict=True))
+    id_of_label = dict(zip(labels, classes, strict=True))
     by_class: dict[str, set[Any]] = {}
     for name, i in ids.items():
         by_class.setdefault(str(i), set()).add(name)
-    contradicted = any(at.get(name, str(i)) != str(i) for name, i in ids.items())
-    unnamed = any(name not in by_class.get(i, {name}) for name, i in at.items())
-    if contradicted or unnamed or (ids and not {*at} & {*ids}):
+    contradicted = any(id_of_label.get(name, str(i)) != str(i) for name, i in ids.items())
+    unnamed = any(name not in by_class.get(i, {name}) for name, i in id_of_label.items())
+    if contradicted or unnamed or (ids and not {*id_of_label} & {*ids}):
         logging.warning(
             "%s: the classes are %s, from `id2label` as in transformers; `label2id` contradicts "
             "it: %.200r",
@@ -201,9 +205,10 @@ def read_head_dropout(
 def write_head_dropout(
     architecture: Architecture, head: str, rate: float | None, usual: float
 ) -> dict[str, float]:
-    """Returns the config key of a head's dropout rate; reverses `read_head_dropout`.
+    """Returns config key -> rate for the dropout of a head; reverses `read_head_dropout`.
 
-    A rate that the architecture has no key for logs a warning.
+    The dict is empty if the architecture has no key, or if an absent key means the encoder's rate
+    and `rate` is None. A rate other than the encoder's that has no key logs a warning.
 
     Args:
         architecture: table of the architecture.

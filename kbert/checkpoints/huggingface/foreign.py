@@ -106,6 +106,12 @@ def read_flax(path: Path) -> dict[str, np.ndarray]:
 
 
 def _renamed(parts: list[str], array: np.ndarray) -> tuple[str, np.ndarray]:
+    """Returns the name in the PyTorch class and the array in its orientation.
+
+    Args:
+        parts: path of the array through the layers; the last part is the kind of weight.
+        array: array in the TensorFlow or Flax class.
+    """
     *layers, leaf = parts
     if leaf in _KERNELS:
         array = np.ascontiguousarray(_KERNELS[leaf](array))
@@ -116,6 +122,14 @@ def _renamed(parts: list[str], array: np.ndarray) -> tuple[str, np.ndarray]:
 
 
 def _extension(code: int, content: bytes) -> np.ndarray:
+    """Decodes an array of Flax, as the hook of MessagePack's extensions.
+
+    Raises ValueError for any other object.
+
+    Args:
+        code: extension code.
+        content: shape, dtype and elements of the array, packed.
+    """
     import msgpack
 
     if code not in (_ARRAY, _SCALAR):
@@ -128,6 +142,15 @@ def _extension(code: int, content: bytes) -> np.ndarray:
 
 
 def _flatten(value: Any, parts: list[str], arrays: dict[str, np.ndarray]) -> None:
+    """Adds all arrays of nested dicts to `arrays`, by their names in the PyTorch class.
+
+    Raises ValueError for a value that is neither a dict nor an array.
+
+    Args:
+        value: array or dict.
+        parts: keys that lead to `value`.
+        arrays: name -> array; changed in place.
+    """
     if isinstance(value, np.ndarray):
         name, array = _renamed(parts, widened(value))
         arrays[name] = array

@@ -58,7 +58,7 @@ ON_ROWS = ("classify", "regress", "tag", "answer", "choose")
 
 
 def is_folder(folder: Path) -> bool:
-    """Whether the folder is a Hugging Face folder with weights that kbert reads."""
+    """Whether the folder has `config.json` and weights that kbert reads, or static embeddings."""
     return static_embedding.is_folder(folder) or (
         has_weights(folder) and (folder / CONFIG_FILE).is_file()
     )
@@ -81,7 +81,10 @@ def check_has_keys(folder: Path, keys: Iterable[str], is_one: bool) -> None:
 
 
 def read_folder(folder: Path) -> Checkpoint:
-    """Reads a Hugging Face folder, one for which `is_folder` is true; see `import_model`."""
+    """Reads a Hugging Face folder, one for which `is_folder` is true; see `import_model`.
+
+    Modules of sentence-transformers and the tokenizer's maximum length become settings of the task.
+    """
     if static_embedding.is_folder(folder):
         return static_embedding.read_folder(folder)
     content = read_json(folder / CONFIG_FILE)
@@ -121,8 +124,8 @@ def write_folder(
         **options: arguments of `export_model`: `architecture`, `task`, `tokenizer` and `labels`.
 
     Raises:
-        ValueError: `weight_dtype` is invalid, the architecture cannot be this model, or the folder
-            holds a kbert or KerasHub preset.
+        ValueError: an option is invalid, the architecture cannot be this model, or the folder holds
+            a kbert or KerasHub preset.
     """
     if weight_dtype not in WEIGHT_DTYPES:
         raise ValueError(
@@ -132,10 +135,14 @@ def write_folder(
     preset.refuse_other(Path(folder), preset.CONFIG_FILE, "a kbert preset")
     preset.refuse_other(Path(folder), "model.weights.h5", "a KerasHub preset")
     if isinstance(config, StaticConfig):
-        own = {name: options.get(name) for name in ("task", "tokenizer")}
-        refused = {"max_shard_size": max_shard_size, **options, "weight_dtype": weight_dtype}
-        static_embedding.refuse_options(refused)
-        static_embedding.write_folder(folder, config, arrays, **own)
+        task_options = {name: options.get(name) for name in ("task", "tokenizer")}
+        checked_options = {
+            "max_shard_size": max_shard_size,
+            **options,
+            "weight_dtype": weight_dtype,
+        }
+        static_embedding.refuse_options(checked_options)
+        static_embedding.write_folder(folder, config, arrays, **task_options)
         return
     sentence_transformers.remove_modules(Path(folder))
     arrays, modules = sentence_transformers.split(arrays)
@@ -154,7 +161,8 @@ def write_folder(
 def write_longest_row(folder: PathLike, task: Mapping[str, Any]) -> None:
     """Writes a task's `max_length` to the tokenizer's config, as `model_max_length`.
 
-    `read_folder` and transformers read it there.
+    `read_folder` and transformers read it there. A task of a kind other than `ON_ROWS`, or without
+    a `max_length`, writes nothing.
 
     Args:
         folder: folder to write to, which already has the tokenizer.
@@ -191,22 +199,28 @@ def import_model(content: Mapping[str, Any], arrays: Arrays, source: str) -> Che
     architecture = identify(content, source, arrays)
     content = architecture.modernised(content)
     config: Any = read_config(architecture, content, source)
-    there = _with_prefix(architecture, arrays)
-    head = architecture.classifier(content, there)
-    here, rest = read_arrays(architecture.rules(config, head), architecture.fold(there, content))
-    architecture.check_masked_lm(config, here)
-    if "encoder/pooler/kernel" in here:
+    prefixed_arrays = _with_prefix(architecture, arrays)
+    head = architecture.classifier(content, prefixed_arrays)
+    kbert_arrays, unused_arrays = read_arrays(
+        architecture.rules(config, head), architecture.fold(prefixed_arrays, content)
+    )
+    architecture.check_masked_lm(config, kbert_arrays)
+    if "encoder/pooler/kernel" in kbert_arrays:
         activation = architecture.pooler_activation(content, head)
         config = config.replace(pooler_activation=activation)
     problem_type = read_problem_type(content, source)
-    is_half = len({f"{head}/dense/{part}" for part in ("kernel", "bias")} & here.keys()) == 1
+    is_half = (
+        len({f"{head}/dense/{part}" for part in ("kernel", "bias")} & kbert_arrays.keys()) == 1
+    )
     task = None
     if not is_half:
-        task = infer_task(here, architecture.sentence_objective, problem_type)
-    unread = architecture.replaced_pooler if has_inner_classifier(there) else ()
-    left = tuple(n for n in rest if n in unread or re.search(architecture.unread, n))
-    unknown = there if is_half else [n for n in rest if n not in left]
-    foreign_head = _foreign_head(architecture, content, task, here, unknown)
+        task = infer_task(kbert_arrays, architecture.sentence_objective, problem_type)
+    replaced_names = architecture.replaced_pooler if has_inner_classifier(prefixed_arrays) else ()
+    unread_names = tuple(
+        n for n in unused_arrays if n in replaced_names or re.search(architecture.unread, n)
+    )
+    unknown = prefixed_arrays if is_half else [n for n in unused_arrays if n not in unread_names]
+    foreign_head = _foreign_head(architecture, content, task, kbert_arrays, unknown)
     if foreign_head is not None:
         task = None
     elif task is None and architecture.task is not None:
@@ -215,23 +229,23 @@ def import_model(content: Mapping[str, Any], arrays: Arrays, source: str) -> Che
         _tell_of_activation(content, task, source)
     labels = None
     if task is not None and task["kind"] in ("classify", "tag"):
-        labels = read_labels(content, len(here[f"{head}/dense/bias"]), source)
+        labels = read_labels(content, len(kbert_arrays[f"{head}/dense/bias"]), source)
     if task is not None and head is not None:
         dropout = read_head_dropout(architecture, content, head, config.dropout, source)
         task |= {} if dropout is None else {"dropout": dropout}
     if task is not None and head == "classifier":
         task |= dict(architecture.classifier_settings)
-    for name, array in rest.items():
-        if name not in left:
-            own = name.startswith(architecture.heads)
-            here[name if own else f"{architecture.root}/{name}"] = array
+    for name, array in unused_arrays.items():
+        if name not in unread_names:
+            is_of_head = name.startswith(architecture.heads)
+            kbert_arrays[name if is_of_head else f"{architecture.root}/{name}"] = array
     return Checkpoint(
         config=config,
-        arrays=here,
+        arrays=kbert_arrays,
         task=task,
         source=source,
         labels=labels,
-        left=left,
+        left=unread_names,
         foreign_head=foreign_head,
     )
 
@@ -273,7 +287,7 @@ def export_model(
             f"{' and '.join(heads)}"
         )
     head = heads[0] if heads else None
-    there = table.unfold(write_arrays(table.rules(config, head), arrays), content)
+    renamed_arrays = table.unfold(write_arrays(table.rules(config, head), arrays), content)
     ending = _class_ending(table, arrays, head)
     content["architectures"] = [table.class_prefix + table.class_endings.get(ending, ending)]
     if head in ("classifier", "tokens"):
@@ -284,23 +298,31 @@ def export_model(
     problem_type = problem_type_of(task or {})
     if problem_type is not None:
         content["problem_type"] = problem_type
-    return content, there
+    return content, renamed_arrays
 
 
 def _unwrapped(arrays: Arrays) -> Arrays:
     """Removes from names the prefixes that torch.compile and DataParallel add.
 
+    The arrays are returned unchanged if two would get the same name.
+
     Example:
         >>> list(_unwrapped({"module.bert.x": np.zeros(1), "module.bert._orig_mod.y": np.zeros(1)}))
         ['bert.x', 'bert.y']
     """
-    found = {re.sub(r"(?<![^.])_orig_mod\.", "", name): array for name, array in arrays.items()}
-    if found and all(name.startswith("module.") for name in found):
-        found = {name.removeprefix("module."): array for name, array in found.items()}
-    return found if len(found) == len(arrays) else arrays
+    unwrapped = {re.sub(r"(?<![^.])_orig_mod\.", "", name): array for name, array in arrays.items()}
+    if unwrapped and all(name.startswith("module.") for name in unwrapped):
+        unwrapped = {name.removeprefix("module."): array for name, array in unwrapped.items()}
+    return unwrapped if len(unwrapped) == len(arrays) else arrays
 
 
 def _with_prefix(architecture: Architecture, arrays: Arrays) -> Arrays:
+    """Adds the architecture's prefix to all names but those of heads, if no name has it.
+
+    Args:
+        architecture: table of the architecture.
+        arrays: name in transformers -> array.
+    """
     prefix = f"{architecture.prefix}."
     if any(name.startswith(prefix) for name in arrays):
         return arrays
@@ -319,7 +341,12 @@ def _foreign_head(
 ) -> str | None:
     """Describes a head that kbert has no task for; returns None if there is no such head.
 
-    `unknown` are names in transformers of arrays that no rule used.
+    Args:
+        architecture: table of the architecture.
+        content: key -> value of `config.json`.
+        task: task inferred from the heads, or None.
+        here: kbert's weight name -> array.
+        unknown: names in transformers of arrays that no rule used.
     """
     if task is not None and task["kind"] == "regress":
         bias = here["classifier/dense/bias"]
@@ -332,35 +359,48 @@ def _foreign_head(
     if task is not None or not names:
         return None
     classes: Any = content.get("architectures")
-    named = isinstance(classes, list) and classes and isinstance(classes[0], str)
-    whose = classes[0] if named else architecture.title
-    return f"a head of {whose} that kbert has no task for ({', '.join(names)})"
+    has_class_name = isinstance(classes, list) and classes and isinstance(classes[0], str)
+    model_name = classes[0] if has_class_name else architecture.title
+    return f"a head of {model_name} that kbert has no task for ({', '.join(names)})"
 
 
 def _tell_of_activation(content: Mapping[str, Any], task: Mapping[str, Any], source: str) -> None:
-    """Warns if a CrossEncoder of sentence-transformers has another activation than kbert."""
-    own = content.get("sentence_transformers")
-    if isinstance(own, dict) and "activation_fn" in own:
-        said = own["activation_fn"]
+    """Warns if sentence-transformers applies another activation to a reranker's logits than kbert.
+
+    Args:
+        content: key -> value of `config.json`.
+        task: kind and settings of the reranker's task, "regress" or "classify".
+        source: where the model is from, for the warning.
+    """
+    settings = content.get("sentence_transformers")
+    if isinstance(settings, dict) and "activation_fn" in settings:
+        activation = settings["activation_fn"]
     else:  # before version 4
-        said = content.get("sbert_ce_default_activation_function")
-    name = str(said).rpartition(".")[2].lower()
-    if said is None or name == "identity":
+        activation = content.get("sbert_ce_default_activation_function")
+    name = str(activation).rpartition(".")[2].lower()
+    if activation is None or name == "identity":
         return
-    here = "The scores of a TextRegressor are logits"
+    statement = "The scores of a TextRegressor are logits"
     if task["kind"] == "classify":
         ours = "sigmoid" if task.get("multi_label") else "softmax"
         if name == ours:
             return
-        here = f"The scores of a TextClassifier are {ours} of its logits"
+        statement = f"The scores of a TextClassifier are {ours} of its logits"
         if name == "sigmoid":
-            here += ", with multi_label=True sigmoid"
+            statement += ", with multi_label=True sigmoid"
     logging.warning(
-        "%s: sentence-transformers applies %s to them, according to %s", here, name, source
+        "%s: sentence-transformers applies %s to them, according to %s", statement, name, source
     )
 
 
 def _class_ending(architecture: Architecture, arrays: Arrays, head: str | None) -> str:
+    """Returns the end of transformers' name of the class with the heads, e.g. "ForMaskedLM".
+
+    Args:
+        architecture: table of the architecture.
+        arrays: kbert's weight name -> array.
+        head: one of `CLASSIFIERS` that is in the weights, or None.
+    """
     if head:
         return CLASSIFIERS[head]
     if architecture.task == "causal_lm" or "permutation_lm/bias" in arrays:
@@ -378,7 +418,15 @@ def _class_ending(architecture: Architecture, arrays: Arrays, head: str | None) 
 
 
 def _check_rows(architecture: Architecture, arrays: Arrays, task: Mapping[str, Any]) -> None:
-    """Raises ValueError if a classifier was trained with input tokens that transformers lacks."""
+    """Raises ValueError if a classifier was trained with input tokens that transformers lacks.
+
+    Input tokens are those that kbert's task puts around a text.
+
+    Args:
+        architecture: table of the architecture.
+        arrays: kbert's weight name -> array.
+        task: kind and settings of the task; empty = no task.
+    """
     bare = not architecture.classifier_settings.get("input_tokens", True)
     if bare and "classifier/dense/kernel" in arrays and task.get("input_tokens", True):
         raise ValueError(
@@ -388,9 +436,14 @@ def _check_rows(architecture: Architecture, arrays: Arrays, task: Mapping[str, A
 
 
 def _check_objective(architecture: Architecture, arrays: Arrays, task: Mapping[str, Any]) -> None:
-    """Raises ValueError if the sentence head was trained on another objective than there.
+    """Raises ValueError if the sentence head was trained on another objective than in transformers.
 
     The head is the same for both objectives; only the task has the objective.
+
+    Args:
+        architecture: table of the architecture.
+        arrays: kbert's weight name -> array.
+        task: kind and settings of the task; empty = no task.
     """
     objectives = [name for name in ("next_sentence", "sentence_order") if task.get(name)]
     if "sentence/dense/kernel" not in arrays or not objectives:
@@ -403,7 +456,7 @@ def _check_objective(architecture: Architecture, arrays: Arrays, task: Mapping[s
 
 
 def why_not(files: Collection[str]) -> str | None:
-    """Returns why a folder with these files is almost, but not, in this format; else None."""
+    """Returns why a folder with these file names is almost, but not, in this format; else None."""
     for name in _IN_SHARDS:
         if name in files:
             return (

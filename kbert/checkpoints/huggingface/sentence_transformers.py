@@ -56,14 +56,16 @@ def is_folder(folder: Path) -> bool:
 
 
 def extended(checkpoint: Checkpoint, folder: Path) -> Checkpoint:
-    """Returns the checkpoint of a model extended by the task and the weights of the modules.
+    """Returns the checkpoint of a model with the task and the weights of the modules added.
+
+    A reranker, whose only module is the model, just gets its maximum length.
 
     Args:
         checkpoint: checkpoint of the Hugging Face model in the folder.
         folder: folder with `modules.json`.
 
     Raises:
-        ValueError: kbert does not have a module or a setting.
+        ValueError: kbert does not support a module, the order of the modules or a setting.
     """
     settings = row_settings(folder, checkpoint.config.max_positions)
     modules = read_modules(folder)
@@ -73,18 +75,18 @@ def extended(checkpoint: Checkpoint, folder: Path) -> Checkpoint:
                 "%s: not used, as kbert does not support prompts for texts of a pair: %s",
                 *(folder / _PROMPTS_FILE, ", ".join(prompts)),
             )
-        own = {k: v for k, v in (checkpoint.task or {}).items() if k != "max_length"}
+        model_settings = {k: v for k, v in (checkpoint.task or {}).items() if k != "max_length"}
         limit = {k: v for k, v in settings.items() if k == "max_length"}
-        return dataclasses.replace(checkpoint, task={**own, **limit})
+        return dataclasses.replace(checkpoint, task={**model_settings, **limit})
     task: dict[str, Any] = {"kind": KIND, "normalize": False, **settings}
     arrays = dict(checkpoint.arrays)
-    for name, place in modules:
-        if name == "Transformer" and not place.parts[len(folder.parts) :]:
+    for name, module_folder in modules:
+        if name == "Transformer" and not module_folder.parts[len(folder.parts) :]:
             continue
         if name == "Pooling" and "token_pooling" not in task:
-            task["token_pooling"] = _read_pooling(place)
+            task["token_pooling"] = _read_pooling(module_folder)
         elif name == "Dense" and "token_pooling" in task and "projection" not in task:
-            settings, dense = _read_dense(place)
+            settings, dense = _read_dense(module_folder)
             task |= settings
             arrays |= dense
         elif name == "Normalize" and "token_pooling" in task and not task["normalize"]:
@@ -93,7 +95,7 @@ def extended(checkpoint: Checkpoint, folder: Path) -> Checkpoint:
             raise ValueError(
                 "A folder of sentence-transformers must have a Transformer in the folder itself, "
                 f"then Pooling, and optionally one Dense and Normalize. Received: {name} in "
-                f"{place}, according to {folder / MODULES_FILE}"
+                f"{module_folder}, according to {folder / MODULES_FILE}"
             )
     if "token_pooling" not in task:
         raise ValueError(f"The folder must have a module Pooling. Received: none in {folder}")
@@ -101,9 +103,9 @@ def extended(checkpoint: Checkpoint, folder: Path) -> Checkpoint:
 
 
 def split(arrays: Arrays) -> tuple[Arrays, Arrays]:
-    """Splits weights into those of the model and those of the modules."""
-    own = {name: x for name, x in arrays.items() if name.startswith(_HEAD)}
-    return {name: x for name, x in arrays.items() if name not in own}, own
+    """Splits weights, name -> array, into those of the model and those of the modules."""
+    module_arrays = {name: x for name, x in arrays.items() if name.startswith(_HEAD)}
+    return {name: x for name, x in arrays.items() if name not in module_arrays}, module_arrays
 
 
 def remove_modules(folder: Path) -> None:
@@ -119,37 +121,37 @@ def write_modules(folder: Path, arrays: Arrays, task: Mapping[str, Any], width: 
 
     Args:
         folder: folder of the model.
-        arrays: weights of the modules.
+        arrays: weights of the modules, the second result of `split`.
         task: settings of a `TextEmbedder`.
         width: hidden width of the model.
     """
-    places = ["", "1_Pooling"]
+    module_paths = ["", "1_Pooling"]
     kinds = ["Transformer", "Pooling"]
-    _, own = _POOLINGS[task["token_pooling"]]
-    pooling = {f"pooling_mode_{ending}": ending == own for ending in _SWITCHES}
+    _, switch = _POOLINGS[task["token_pooling"]]
+    pooling = {f"pooling_mode_{ending}": ending == switch for ending in _SWITCHES}
     _write(folder / "1_Pooling", {"word_embedding_dimension": width, **pooling})
     if task["projection"] is not None:
-        place = folder / "2_Dense"
+        module_path = folder / "2_Dense"
         activation = _ACTIVATIONS[task["projection_activation"]]
         sizes = {"in_features": width, "out_features": task["projection"]}
-        _write(place, {**sizes, "bias": True, "activation_function": activation})
+        _write(module_path, {**sizes, "bias": True, "activation_function": activation})
         kernel, bias = (arrays[_HEAD + name] for name in ("kernel", "bias"))
         write_safetensors(
-            place / WEIGHTS_FILE,
+            module_path / WEIGHTS_FILE,
             {"linear.weight": np.ascontiguousarray(kernel.T), "linear.bias": bias},
         )
         kinds.append("Dense")
-        places.append(place.name)
+        module_paths.append(module_path.name)
     if task["normalize"]:
         kinds.append("Normalize")
-        places.append(f"{len(places)}_Normalize")
-        (folder / places[-1]).mkdir(exist_ok=True)
+        module_paths.append(f"{len(module_paths)}_Normalize")
+        (folder / module_paths[-1]).mkdir(exist_ok=True)
     lengths = {"max_seq_length": task["max_length"], "do_lower_case": False}
     _write(folder, lengths, _LENGTHS_FILE)
     write_prompts(folder, task)
     modules = [
-        {"idx": i, "name": str(i), "path": place, "type": f"{_TYPES}{kind}"}
-        for i, (kind, place) in enumerate(zip(kinds, places, strict=True))
+        {"idx": i, "name": str(i), "path": module_path, "type": f"{_TYPES}{kind}"}
+        for i, (kind, module_path) in enumerate(zip(kinds, module_paths, strict=True))
     ]
     atomic.write(folder / MODULES_FILE, json.dumps(modules, indent=2).encode() + b"\n")
 
@@ -161,7 +163,7 @@ def write_prompts(folder: Path, task: Mapping[str, Any]) -> None:
         folder: folder with `modules.json`.
         task: settings of a `TextEmbedder`.
     """
-    prompts = {k: found for k in _PROMPTS if (found := task.get(f"{k}_prompt")) is not None}
+    prompts = {k: prompt for k in _PROMPTS if (prompt := task.get(f"{k}_prompt")) is not None}
     _write(folder, {"prompts": prompts, "default_prompt_name": None}, _PROMPTS_FILE)
 
 
@@ -171,36 +173,54 @@ def _write(folder: Path, content: Mapping[str, Any], name: str = _CONFIG_FILE) -
 
 
 def read_modules(folder: Path) -> list[tuple[str, Path]]:
-    """Returns the class name and the folder of each module, at least one."""
+    """Returns (class name, folder) of each module in `modules.json`, in order; at least one.
+
+    Raises:
+        ValueError: the file is damaged or lists no module, or a module is neither in `folder`
+            itself nor in a folder directly below it.
+    """
     path = folder / MODULES_FILE
     try:
-        found = parse_json(read_settings(path))
-        modules = [(module["type"].rpartition(".")[2], module["path"]) for module in found]
+        entries = parse_json(read_settings(path))
+        modules = [(module["type"].rpartition(".")[2], module["path"]) for module in entries]
         modules[0]  # raises if there is none
     except (ValueError, TypeError, LookupError, AttributeError) as error:
         raise ValueError(
             f"{path} must be a list of modules with `type` and `path` ({error})"
         ) from error
-    for _, place in modules:
-        if not isinstance(place, str) or "/" in place.strip("/") or ".." in place:
+    for _, module_path in modules:
+        if not isinstance(module_path, str) or "/" in module_path.strip("/") or ".." in module_path:
             raise ValueError(
-                f"The modules must be in folders next to {path}. Received: a path {place!r}"
+                f"The modules must be in folders next to {path}. Received: a path {module_path!r}"
             )
-    places = [place.strip("/").removeprefix(".") for _, place in modules]
+    module_paths = [module_path.strip("/").removeprefix(".") for _, module_path in modules]
     return [
-        (name, folder / place if place else folder)
-        for (name, _), place in zip(modules, places, strict=True)
+        (name, folder / module_path if module_path else folder)
+        for (name, _), module_path in zip(modules, module_paths, strict=True)
     ]
 
 
 def activation(folder: Path) -> str | None:
-    """Returns the class of a reranker's activation, if the folder's own file has it; else None."""
+    """Returns the class name of a reranker's activation, or None.
+
+    It is read from `config_sentence_transformers.json`, which may be missing.
+    """
     path = folder / _PROMPTS_FILE
     return read_json(path).get("activation_fn") if path.is_file() else None
 
 
 def row_settings(folder: Path, max_positions: int) -> dict[str, Any]:
-    """Returns the maximum sequence length and the prompts, as settings of a `TextEmbedder`."""
+    """Returns the maximum sequence length and the prompts, as settings of a `TextEmbedder`.
+
+    Settings that the folder lacks are left out; see `longest_row` and `prompt_settings`.
+
+    Args:
+        folder: folder with `modules.json`.
+        max_positions: number of positions of the model.
+
+    Raises:
+        ValueError: a setting is invalid, or kbert does not support it.
+    """
     path = folder / _LENGTHS_FILE
     content = read_json(path) if path.is_file() else {}
     settings = longest_row(folder, max_positions, content.get("max_seq_length"))
@@ -213,14 +233,14 @@ def row_settings(folder: Path, max_positions: int) -> dict[str, Any]:
 
 
 def longest_row(folder: Path, max_positions: int, longest: Any = None) -> dict[str, Any]:
-    """Returns `max_length` as a task setting, or nothing if the model's positions are the limit.
+    """Returns {"max_length": tokens}, or {} if the positions of the model are the limit.
 
     Args:
         folder: folder of the model.
-        max_positions: positions of the model.
+        max_positions: number of positions of the model.
         longest: maximum length in another file; None = read it from the tokenizer's config
             (`max_len` until version 2 of transformers). Since version 6 of sentence-transformers
-            it is always there.
+            the tokenizer's config always has it.
 
     Raises:
         ValueError: the length is not a whole number.
@@ -243,14 +263,21 @@ def longest_row(folder: Path, max_positions: int, longest: Any = None) -> dict[s
 
 
 def prompt_settings(folder: Path) -> dict[str, Any]:
-    """Returns the prompts as settings of a `TextEmbedder`; warns of a similarity but the cosine."""
+    """Returns the prompts of a folder as settings of a `TextEmbedder`; empty if it has none.
+
+    A similarity other than the cosine logs a warning.
+
+    Raises:
+        ValueError: there are prompts other than "query" and "document", a default prompt, or a
+            `truncate_dim`.
+    """
     path = folder / _PROMPTS_FILE
     if not path.is_file():
         return {}
     content = read_json(path)
     prompts = {k: v for k, v in (content.get("prompts") or {}).items() if v}
-    usual = content.get("default_prompt_name")
-    if unknown := sorted({*prompts} - {*_PROMPTS}) or ([usual] if usual else []):
+    default_prompt = content.get("default_prompt_name")
+    if unknown := sorted({*prompts} - {*_PROMPTS}) or ([default_prompt] if default_prompt else []):
         raise ValueError(
             f"Prompts must be {' and '.join(_PROMPTS)}, and there must be no default prompt. "
             f"Received: {', '.join(unknown)} in {path}"
@@ -276,39 +303,44 @@ def _of_tokenizer(folder: Path) -> dict[str, Any]:
 
 
 def _read_pooling(folder: Path) -> str:
+    """Returns kbert's name of the pooling of a Pooling module; raises ValueError if it has none."""
     path = folder / _CONFIG_FILE
     content = read_json(path)
     switches = [name for name in _SWITCHES if content.get(f"pooling_mode_{name}")]
-    said = content.get("pooling_mode", switches[0] if len(switches) == 1 else switches)
+    mode = content.get("pooling_mode", switches[0] if len(switches) == 1 else switches)
     for name, theirs in _POOLINGS.items():
-        if said in theirs and content.get("include_prompt", True):
+        if mode in theirs and content.get("include_prompt", True):
             return name
     raise ValueError(
-        f"The pooling must be one of {', '.join(_POOLINGS)}, prompts included. Received: {said}, "
+        f"The pooling must be one of {', '.join(_POOLINGS)}, prompts included. Received: {mode}, "
         f"include_prompt={content.get('include_prompt', True)} in {path}"
     )
 
 
 def _read_dense(folder: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Reads settings and weights of a dense layer."""
+    """Reads a Dense module: settings of a `TextEmbedder`, and kbert's weight name -> array.
+
+    A missing bias becomes zeros. Raises ValueError for an unknown activation, a residual connection
+    or other arrays.
+    """
     path = folder / _CONFIG_FILE
     content = read_json(path)
-    said = content.get("activation_function")
+    class_name = content.get("activation_function")
     names = {theirs.rpartition(".")[2]: name for name, theirs in _ACTIVATIONS.items()}
-    kind = said.rpartition(".")[2] if isinstance(said, str) else said
+    kind = class_name.rpartition(".")[2] if isinstance(class_name, str) else class_name
     if kind not in names or content.get("use_residual"):
         raise ValueError(
             f"The activation of a Dense must be one of {', '.join(names)}, without a residual "
-            f"connection. Received: {said!r}, use_residual={content.get('use_residual', False)} "
-            f"in {path}"
+            f"connection. Received: {class_name!r}, "
+            f"use_residual={content.get('use_residual', False)} in {path}"
         )
-    found = read_weights(folder)
-    if not {"linear.weight"} <= {*found} <= {"linear.weight", "linear.bias"}:
+    arrays = read_weights(folder)
+    if not {"linear.weight"} <= {*arrays} <= {"linear.weight", "linear.bias"}:
         raise ValueError(
             "A Dense must have linear.weight and optionally linear.bias. Received: "
-            f"{', '.join(sorted(found))} in {folder}"
+            f"{', '.join(sorted(arrays))} in {folder}"
         )
-    kernel = found["linear.weight"].T
-    bias = found.get("linear.bias", np.zeros(kernel.shape[1:], kernel.dtype))
+    kernel = arrays["linear.weight"].T
+    bias = arrays.get("linear.bias", np.zeros(kernel.shape[1:], kernel.dtype))
     settings = {"projection": kernel.shape[1], "projection_activation": names[kind]}
     return settings, {f"{_HEAD}kernel": kernel, f"{_HEAD}bias": bias}

@@ -37,8 +37,8 @@ def read_shards(
             the files do not contain exactly the arrays in the index.
     """
     path = folder / index_file
-    places = _read_index(path)
-    files = sorted(set(places.values()))
+    index = _read_index(path)
+    files = sorted(set(index.values()))
     missing = [name for name in files if not (folder / name).is_file()]
     if missing:
         raise ValueError(
@@ -47,15 +47,15 @@ def read_shards(
         )
     arrays: dict[str, np.ndarray] = {}
     for file in files:
-        found = read(folder / file)
-        expected = {name for name, place in places.items() if place == file}
-        wrong = sorted(expected ^ found.keys())
+        shard_arrays = read(folder / file)
+        expected = {name for name, file_name in index.items() if file_name == file}
+        wrong = sorted(expected ^ shard_arrays.keys())
         if wrong:
             raise ValueError(
                 "A file must contain the arrays that the index lists, and no others. Received: "
                 f"{', '.join(wrong)} in only one of {folder / file} and {path}"
             )
-        arrays |= found
+        arrays |= shard_arrays
     return arrays
 
 
@@ -75,6 +75,9 @@ def write_shards(
         config: content of the config file, in bytes.
         max_shard_size: maximum bytes of arrays in one file; a larger array has a file of its own.
             None = one file. A single file has no index.
+
+    Raises:
+        ValueError: `max_shard_size` is less than 1.
     """
     if max_shard_size is not None and max_shard_size < 1:
         raise ValueError(
@@ -92,19 +95,26 @@ def write_shards(
         for name, keys in zip(names, shards, strict=True)
     }
     if len(shards) > 1:
-        places = {key: name for name, keys in zip(names, shards, strict=True) for key in keys}
+        weight_map = {key: name for name, keys in zip(names, shards, strict=True) for key in keys}
         total = sum(array.nbytes for array in arrays.values())
-        index = {"metadata": {"total_size": total}, "weight_map": places}
+        index = {"metadata": {"total_size": total}, "weight_map": weight_map}
         contents[folder / INDEX_FILE] = (json.dumps(index, indent=2) + "\n").encode()
     folder.mkdir(parents=True, exist_ok=True)
-    before = [folder / WEIGHTS_FILE, folder / INDEX_FILE, *folder.glob("model-*-of-*.safetensors")]
+    old_files = [
+        folder / WEIGHTS_FILE,
+        folder / INDEX_FILE,
+        *folder.glob("model-*-of-*.safetensors"),
+    ]
     atomic.write_together(
-        {**contents, folder / config_file: config}, obsolete=set(before) - contents.keys()
+        {**contents, folder / config_file: config}, obsolete=set(old_files) - contents.keys()
     )
 
 
 def _split(arrays: Arrays, max_shard_size: int | None) -> list[list[str]]:
-    """Splits the sorted names into files, each with as many as fit."""
+    """Returns the sorted names of arrays, split into one list for each file.
+
+    Each file has as many arrays as fit into `max_shard_size` bytes, at least one; None = one file.
+    """
     shards: list[list[str]] = [[]]
     size = 0
     for name in sorted(arrays):
@@ -117,18 +127,23 @@ def _split(arrays: Arrays, max_shard_size: int | None) -> list[list[str]]:
 
 
 def _read_index(path: Path) -> dict[str, str]:
-    places = read_json(path).get("weight_map")
-    if not isinstance(places, dict) or not places:
+    """Reads an index of shards: array name -> file name.
+
+    Raises ValueError if the index is damaged, or if a file name has a path or another ending than
+    the index itself.
+    """
+    weight_map = read_json(path).get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
         raise ValueError(
             "An index must have a `weight_map` from names of arrays to names of files. Received: "
             f"{path}"
         )
     suffix = path.name.removesuffix(INDEX_SUFFIX).rpartition(".")[2]
-    for file in places.values():
+    for file in weight_map.values():
         # A path could point to any file on the machine.
         if not isinstance(file, str) or not re.fullmatch(rf"[\w.-]+\.{suffix}", file):
             raise ValueError(
                 f"An index must name {suffix} files in its folder, without a path. "
                 f"Received: {file!r} in {path}"
             )
-    return places
+    return weight_map

@@ -42,7 +42,7 @@ _TYPES = "sentence_transformers.models."
 
 
 def is_folder(folder: Path) -> bool:
-    """Whether a folder has a static embedding table, without layers."""
+    """Whether a folder has a static embedding table, of model2vec or of sentence-transformers."""
     if (folder / MODULES_FILE).is_file():
         return read_modules(folder)[0][0] == _MODULE
     config, weights = folder / _CONFIG_FILE, folder / WEIGHTS_FILE
@@ -57,18 +57,18 @@ def read_folder(folder: Path) -> Checkpoint[StaticConfig]:
     Raises:
         ValueError: there are other modules, or the arrays do not match the tokenizer's tokens.
     """
-    place, normalize = folder, False
+    table_folder, normalize = folder, False
     if (folder / MODULES_FILE).is_file():
-        (_, place), *others = read_modules(folder)
-        if [name for name, _ in others] not in ([], ["Normalize"]):
+        (_, table_folder), *other_modules = read_modules(folder)
+        if [name for name, _ in other_modules] not in ([], ["Normalize"]):
             raise ValueError(
                 "A folder of sentence-transformers with a StaticEmbedding can have no other "
-                f"module than Normalize. Received: {', '.join(name for name, _ in others)} in "
-                f"{folder / MODULES_FILE}"
+                "module than Normalize. Received: "
+                f"{', '.join(name for name, _ in other_modules)} in {folder / MODULES_FILE}"
             )
-        normalize = bool(others)
-    arrays = read_safetensors(place / WEIGHTS_FILE)
-    tokenizer: Any = load_tokenizer(place)
+        normalize = bool(other_modules)
+    arrays = read_safetensors(table_folder / WEIGHTS_FILE)
+    tokenizer: Any = load_tokenizer(table_folder)
     config = read_json(folder / _CONFIG_FILE) if (folder / _CONFIG_FILE).is_file() else {}
     uncounted: tuple[int, ...] = ()
     longest: Any = _NO_LIMIT
@@ -77,17 +77,17 @@ def read_folder(folder: Path) -> Checkpoint[StaticConfig]:
         longest = config.get("max_length", _LONGEST)
         longest = _NO_LIMIT if longest is None else longest
         uncounted = () if tokenizer.unk_id is None else (tokenizer.unk_id,)
-    table = _with_rows_for(tokenizer, _table(arrays, place / WEIGHTS_FILE), place)
+    table = _with_rows_for(tokenizer, _table(arrays, table_folder / WEIGHTS_FILE), table_folder)
     if uncounted:  # left out of means in kbert; zeros keep it out of sums elsewhere
         table[list(uncounted)] = 0.0
-    made = StaticConfig(
+    static_config = StaticConfig(
         vocabulary_size=len(table),
         hidden_size=table.shape[1],
         max_positions=longest,
         uncounted_ids=uncounted,
     )
     return Checkpoint(
-        config=made,
+        config=static_config,
         arrays={_TABLE: table},
         task={"kind": KIND, "normalize": normalize, **prompt_settings(folder)},
         source=str(folder),
@@ -109,7 +109,7 @@ def write_folder(
         config: config of the encoder.
         arrays: weight name -> array of the encoder.
         task: settings of a `TextEmbedder`; None = only the encoder, with mean pooling.
-        tokenizer: a WordPiece tokenizer.
+        tokenizer: a WordPiece tokenizer; any other, or None, raises an error.
 
     Raises:
         ValueError: the format cannot store the weights, the settings or the tokenizer.
@@ -150,12 +150,12 @@ def write_folder(
     }
     modules = [(_MODULE, "."), *([("Normalize", "1_Normalize")] if settings["normalize"] else [])]
     listed = [
-        {"idx": i, "name": str(i), "path": place, "type": f"{_TYPES}{kind}"}
-        for i, (kind, place) in enumerate(modules)
+        {"idx": i, "name": str(i), "path": module_path, "type": f"{_TYPES}{kind}"}
+        for i, (kind, module_path) in enumerate(modules)
     ]
     folder.mkdir(parents=True, exist_ok=True)
-    for _, place in modules[1:]:
-        (folder / place).mkdir(exist_ok=True)
+    for _, module_path in modules[1:]:
+        (folder / module_path).mkdir(exist_ok=True)
     write_prompts(folder, settings)
     atomic.write_together(
         {
@@ -168,17 +168,21 @@ def write_folder(
 
 
 def refuse_options(options: Mapping[str, Any]) -> None:
-    """Raises ValueError for options of `write_checkpoint` that the format does not support."""
-    usual = {"weight_dtype": "float32"}
-    known = ("architecture", "labels", "max_shard_size", "weight_dtype")
-    given = {k: options[k] for k in known if options.get(k) != usual.get(k)}
-    if given:
+    """Raises ValueError for options of `write_checkpoint` that the format does not support.
+
+    `options` are all options by name: `architecture`, `labels`, `max_shard_size` and `weight_dtype`
+    must be absent, None or (the dtype) "float32".
+    """
+    defaults = {"weight_dtype": "float32"}
+    names = ("architecture", "labels", "max_shard_size", "weight_dtype")
+    refused_options = {k: options[k] for k in names if options.get(k) != defaults.get(k)}
+    if refused_options:
         raise ValueError(
             (
                 "Static encoders support no options: they are written as one file of float32. "
                 "Received: "
             )
-            + ", ".join(f"{name}={value!r}" for name, value in given.items())
+            + ", ".join(f"{name}={value!r}" for name, value in refused_options.items())
         )
 
 
@@ -187,19 +191,27 @@ def _as_json(content: Any) -> bytes:
 
 
 def _flag(config: Mapping[str, Any], name: str, folder: Path) -> bool:
-    found = config.get(name) or False
-    if not isinstance(found, bool):
+    """Returns a boolean in a config, False if absent; raises ValueError for another type."""
+    value = config.get(name) or False
+    if not isinstance(value, bool):
         raise ValueError(
-            f"`{name}` must be true or false. Received: {found!r} in {folder / _CONFIG_FILE}"
+            f"`{name}` must be true or false. Received: {value!r} in {folder / _CONFIG_FILE}"
         )
-    return found
+    return value
 
 
 def _table(arrays: Arrays, path: Path) -> np.ndarray:
-    """Returns the table (V, D) in float32: the row of each token times the token's weight."""
+    """Returns the table (V, D) in float32: the row of each token times the token's weight.
+
+    Raises ValueError if an array is missing, unknown or of a wrong shape.
+
+    Args:
+        arrays: name in the file -> array.
+        path: path of the file, for the error message.
+    """
     name = "embedding.weight" if "embedding.weight" in arrays else "embeddings"
-    left = {*arrays} - {name, "weights", "mapping"}
-    if name not in arrays or left or arrays[name].ndim != 2 or not arrays[name].size:
+    unknown_names = {*arrays} - {name, "weights", "mapping"}
+    if name not in arrays or unknown_names or arrays[name].ndim != 2 or not arrays[name].size:
         shapes = ", ".join(f"{key} {value.shape}" for key, value in sorted(arrays.items()))
         raise ValueError(
             "The file must contain `embeddings` (R, D), optionally with `weights` (V,) and "
@@ -208,8 +220,8 @@ def _table(arrays: Arrays, path: Path) -> np.ndarray:
         )
     table = np.asarray(arrays[name], np.float32)
     if (mapping := arrays.get("mapping")) is not None:
-        whole = mapping.ndim == 1 and mapping.dtype.kind in "iu"
-        if not whole or not ((mapping >= 0) & (mapping < len(table))).all():
+        is_index = mapping.ndim == 1 and mapping.dtype.kind in "iu"
+        if not is_index or not ((mapping >= 0) & (mapping < len(table))).all():
             raise ValueError(
                 f"`mapping` must be one index of the {len(table)} rows for each token. Received: "
                 f"{mapping.dtype} of shape {mapping.shape} in {path}"
@@ -226,7 +238,15 @@ def _table(arrays: Arrays, path: Path) -> np.ndarray:
 
 
 def _with_rows_for(tokenizer: Any, table: np.ndarray, place: Path) -> np.ndarray:
-    """Appends zeros for the special tokens that `load_tokenizer` added after those of the file."""
+    """Appends rows of zeros for the special tokens that `load_tokenizer` added to the file's.
+
+    Raises ValueError if the rows of other tokens are missing.
+
+    Args:
+        tokenizer: kbert tokenizer of V tokens.
+        table: table with V or fewer rows, (…, D).
+        place: folder of the table, for the error message.
+    """
     size = tokenizer.vocabulary_size
     added = range(len(table), size)
     if not {*added} <= {*tokenizer.special_ids}:

@@ -59,7 +59,7 @@ _HARMLESS = re.compile(
 
 
 def says_nothing(key: str, value: Any) -> bool:
-    """Whether a key that is in no table does not affect the model.
+    """Whether a config key that is in no architecture's table does not affect the model.
 
     A key with the value null never does.
 

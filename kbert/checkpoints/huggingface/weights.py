@@ -13,7 +13,13 @@ from kbert.io.paths import Path
 
 
 class _Format(NamedTuple):
-    """File name, its reader, and the name of the index of shards, if kbert reads those."""
+    """One format of weights.
+
+    Attributes:
+        file: name of the file.
+        read: function that reads one file; returns name -> array.
+        several: name of the index of shards; None = kbert does not read shards of this format.
+    """
 
     file: str
     read: Callable[[Path], dict[str, np.ndarray]]
@@ -40,7 +46,8 @@ def has_weights(folder: Path) -> bool:
 def read_weights(folder: Path) -> dict[str, np.ndarray]:
     """Reads all arrays of a folder with weights, under the names of transformers' PyTorch classes.
 
-    If the folder has both one file and shards, the one file is read, as in transformers.
+    If the folder has both one file and shards, the one file is read, as in transformers. Of several
+    formats the first in `_FORMATS` is read.
 
     Args:
         folder: folder of the model, or of a module of sentence-transformers; one for which

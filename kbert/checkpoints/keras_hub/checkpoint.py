@@ -65,9 +65,9 @@ def read_backbone(backbone: Any) -> Checkpoint:
         ValueError: a key of the backbone's config is not understood, or its weights are quantised.
     """
     source = "memory"
-    known = {spec.class_name: spec for spec in BACKBONES}
+    spec_by_class = {spec.class_name: spec for spec in BACKBONES}
     names = [base.__name__ for base in type(backbone).__mro__]
-    spec = next((known[name] for name in names if name in known), None)
+    spec = next((spec_by_class[name] for name in names if name in spec_by_class), None)
     if spec is None:
         unknown = _unknown(type(backbone).__name__, source)
         raise TypeError(f"A model must be in a folder or one of KerasHub's. {unknown}")
@@ -128,24 +128,26 @@ def to_keras_hub(
         ValueError: no such backbone of KerasHub is compatible; the message gives the reasons.
     """
     spec = choose(config, architecture)
-    left = without_place(config, arrays, architecture)
-    written = {name: array for name, array in arrays.items() if name not in left}
+    unsupported_names = without_place(config, arrays, architecture)
+    written = {name: array for name, array in arrays.items() if name not in unsupported_names}
     if spec.pooler and config.pooler_activation is None:
         width = config.hidden_size
         written["encoder/pooler/kernel"] = np.zeros((width, width), "float32")
         written["encoder/pooler/bias"] = np.zeros(width, "float32")
-    if left:
+    if unsupported_names:
         logging.warning(
             "KerasHub's %s does not support %s, which are not written",
             spec.class_name,
-            ", ".join(left),
+            ", ".join(unsupported_names),
         )
-    there = write_arrays(spec.rules(config), written)
+    backbone_arrays = write_arrays(spec.rules(config), written)
     backbone = _build(spec, config)
     weights = {weight.path: weight for weight in backbone.weights}
-    check_arrays({path: tuple(w.shape) for path, w in weights.items()}, there, spec.class_name)
+    check_arrays(
+        {path: tuple(w.shape) for path, w in weights.items()}, backbone_arrays, spec.class_name
+    )
     for path, weight in weights.items():
-        weight.assign(there[path])
+        weight.assign(backbone_arrays[path])
     return backbone
 
 
@@ -167,8 +169,8 @@ def without_place(
         ValueError: no such backbone of KerasHub is compatible with the config.
     """
     pooler = "" if choose(config, architecture).pooler else "pooler/|"
-    held = rf"encoder/(?!{pooler}embeddings/padding$)"
-    return [name for name in names if not re.match(held, name)]
+    stored_pattern = rf"encoder/(?!{pooler}embeddings/padding$)"
+    return [name for name in names if not re.match(stored_pattern, name)]
 
 
 def write_folder(
@@ -213,7 +215,7 @@ def write_folder(
 
 
 def read_config_file(path: Path) -> tuple[Backbone, EncoderConfig]:
-    """Reads the class and the config from a preset's `config.json`.
+    """Reads the class of the backbone and its config from a preset's `config.json`.
 
     Args:
         path: path of the file.
@@ -234,7 +236,7 @@ def read_config(spec: Backbone, content: Mapping[str, Any], source: str) -> Enco
 
     Args:
         spec: class of the backbone.
-        content: key -> value.
+        content: key -> value of the backbone's config.
         source: where the values are from, for messages.
 
     Raises:
@@ -261,6 +263,7 @@ def read_config(spec: Backbone, content: Mapping[str, Any], source: str) -> Enco
 
 
 def _stored_numbers(path: Path) -> int:
+    """Returns how many numbers a file of weights contains, or all shards of an index together."""
     stored = 0
     for shard in _shards(path):
         with open_datasets(shard) as datasets:
@@ -269,6 +272,7 @@ def _stored_numbers(path: Path) -> int:
 
 
 def _shards(path: Path) -> list[Path]:
+    """Returns the files of weights: `path` itself, or the shards of an index in JSON."""
     if path.suffix != ".json":
         return [path]
     read_json(path)  # raises a useful error for a damaged index, which Keras does not
@@ -276,7 +280,16 @@ def _shards(path: Path) -> list[Path]:
 
 
 def _load(backbone: Any, path: Path, stored: int) -> None:
-    """Loads the weights; counts them, as Keras skips missing and extra ones mostly in silence."""
+    """Loads a file of weights into a backbone.
+
+    Keras skips missing and extra weights mostly in silence. So ValueError is raised if a weight of
+    the backbone is not set, or if the number of parameters differs.
+
+    Args:
+        backbone: KerasHub backbone; its weights are replaced.
+        path: path of the file, or of the index of its shards.
+        stored: how many numbers the file contains.
+    """
     for weight in backbone.weights:
         weight.assign(keras.ops.full(weight.shape, float("nan")))
     try:
@@ -293,17 +306,18 @@ def _load(backbone: Any, path: Path, stored: int) -> None:
 
 
 def _read(spec: Backbone, config: Any, backbone: Any, source: str) -> Checkpoint:
+    """Makes a checkpoint from a KerasHub backbone; raises ValueError for quantised weights."""
     integers = [w.path for w in backbone.weights if not keras.backend.is_float_dtype(w.dtype)]
     if integers:
         raise ValueError(
             "Quantised weights are not supported: load the preset in a float dtype. Received: "
             f"{integers[0]} and {len(integers) - 1} more in {source}"
         )
-    there = {
+    arrays = {
         weight.path: keras.ops.convert_to_numpy(keras.ops.cast(weight.value, "float32"))
         for weight in backbone.weights
     }
-    return make_checkpoint(spec, config, there, source)
+    return make_checkpoint(spec, config, arrays, source)
 
 
 def make_checkpoint(
@@ -311,24 +325,27 @@ def make_checkpoint(
 ) -> Checkpoint[EncoderConfig]:
     """Makes a checkpoint with kbert's names from the weights of a backbone.
 
+    A pooler of zeros is read as none.
+
     Args:
         spec: class of the backbone.
         config: config of the model.
         there: KerasHub's weight name -> array.
         source: where the weights are from, for messages.
     """
-    arrays, rest = read_arrays(spec.rules(config), there)
-    left: tuple[str, ...] = ()
+    arrays, other_arrays = read_arrays(spec.rules(config), there)
+    unread_names: tuple[str, ...] = ()
     pooler = arrays.get("encoder/pooler/kernel")
     if pooler is not None and not pooler.any():
         config = config.replace(pooler_activation=None)
         arrays = {name: array for name, array in arrays.items() if "/pooler/" not in name}
-        left = ("pooled_dense/kernel", "pooled_dense/bias")
-    arrays |= {f"encoder/{path}": array for path, array in rest.items()}
-    return Checkpoint(config=config, arrays=arrays, task=None, source=source, left=left)
+        unread_names = ("pooled_dense/kernel", "pooled_dense/bias")
+    arrays |= {f"encoder/{path}": array for path, array in other_arrays.items()}
+    return Checkpoint(config=config, arrays=arrays, task=None, source=source, left=unread_names)
 
 
 def _build(spec: Backbone, config: Any) -> Any:
+    """Builds a randomly initialised KerasHub backbone, in float32, from kbert's config."""
     from keras_hub import models
 
     values = {key: getattr(config, field) for key, field in spec.fields.items()}
@@ -340,5 +357,5 @@ def _build(spec: Backbone, config: Any) -> Any:
 
 
 def _unknown(name: str | None, source: str) -> str:
-    known = ", ".join(spec.class_name for spec in BACKBONES)
-    return f"kbert supports KerasHub's {known}. Received: {name} in {source}"
+    class_names = ", ".join(spec.class_name for spec in BACKBONES)
+    return f"kbert supports KerasHub's {class_names}. Received: {name} in {source}"

@@ -58,50 +58,57 @@ def read_folder(folder: Path) -> Checkpoint:
     path = folder / WEIGHTS_FILE
     with open_datasets(path) as datasets:
         arrays = {name: np.asarray(dataset[()]) for name, dataset in datasets.items()}
-    there = _renamed(arrays, path)
+    renamed_arrays = _renamed(arrays, path)
     if (folder / CONFIG_FILE).is_file():
         spec, config = read_config_file(folder / CONFIG_FILE)
     else:
-        spec = _backbone(there, path)
-        config = read_config(spec, _content(spec, there, path), str(path))
-    return make_checkpoint(spec, config, there, str(path))
+        spec = _backbone(renamed_arrays, path)
+        config = read_config(spec, _content(spec, renamed_arrays, path), str(path))
+    return make_checkpoint(spec, config, renamed_arrays, str(path))
 
 
 def _renamed(arrays: Arrays, path: Path) -> dict[str, np.ndarray]:
-    """Renames arrays to the names in later versions; unknown names stay unchanged."""
+    """Renames the arrays of a file to the names in later versions; unknown layers keep their names.
+
+    Raises ValueError if two arrays get the same name; `path` is for the message.
+    """
     # "pooled_dense/pooled_dense/kernel:0": the layer names the group and is in the variable's name.
     names = {name: name.partition("/")[2].removesuffix(":0") for name in arrays}
     parts: dict[str, set[str]] = {}  # block -> the layers in it
     for name in names.values():
         if match := _BLOCK.match(name):
             parts.setdefault(match[1], set()).add(name.split("/")[1])
-    later = {block: _later_parts(found) for block, found in parts.items()}
-    there = {_later_name(name, later): arrays[stored] for stored, name in names.items()}
-    if len(there) < len(arrays):
+    later = {block: _later_parts(block_parts) for block, block_parts in parts.items()}
+    renamed_arrays = {_later_name(name, later): arrays[stored] for stored, name in names.items()}
+    if len(renamed_arrays) < len(arrays):
         raise ValueError(
             f"{WEIGHTS_FILE} must contain one model, whose layers have unique names. Received: "
-            f"{path}, with {len(arrays) - len(there)} duplicate names"
+            f"{path}, with {len(arrays) - len(renamed_arrays)} duplicate names"
         )
-    return there
+    return renamed_arrays
 
 
 def _later_parts(parts: Iterable[str]) -> dict[str, str]:
-    """Returns layer of a block -> its name in later versions."""
-    found: dict[str, str] = {}
+    """Returns name in the file -> name in later versions, for the layers of one block."""
+    later_names: dict[str, str] = {}
     for kind, names in _PARTS.items():
-        same = [part for part in parts if _NUMBER.sub("", part) == kind]
-        same.sort(key=lambda part: int("0" + _number(part)))
-        found |= dict(zip(same, names, strict=False))
-    return found
+        same_kind = [part for part in parts if _NUMBER.sub("", part) == kind]
+        same_kind.sort(key=lambda part: int("0" + _number(part)))
+        later_names |= dict(zip(same_kind, names, strict=False))
+    return later_names
 
 
 def _later_name(name: str, later: dict[str, dict[str, str]]) -> str:
-    layer, *rest = name.split("/")
+    """Returns the name of a weight in later versions.
+
+    `later` maps each block to its layers: name in the file -> name in later versions.
+    """
+    layer, *parts = name.split("/")
     if layer in later:
-        rest[0] = later[layer].get(rest[0], rest[0])
-    elif len(rest) == 2:  # "embeddings/token_embedding2/embeddings"
-        rest[0] = _NUMBER.sub("", rest[0])
-    return "/".join((layer, *rest))
+        parts[0] = later[layer].get(parts[0], parts[0])
+    elif len(parts) == 2:  # "embeddings/token_embedding2/embeddings"
+        parts[0] = _NUMBER.sub("", parts[0])
+    return "/".join((layer, *parts))
 
 
 def _number(part: str) -> str:
@@ -110,12 +117,23 @@ def _number(part: str) -> str:
 
 
 def _backbone(there: Arrays, path: Path) -> Backbone:
-    """Returns the class with these layers; RoBERTa and XLM-RoBERTa differ only in the tokenizer."""
+    """Returns the first backbone class with these layers; raises ValueError if there is none.
+
+    RoBERTa and XLM-RoBERTa differ only in the tokenizer: this returns RoBERTa.
+
+    Args:
+        there: name of a weight in later versions -> array.
+        path: path of the file, for the error message.
+    """
     for spec in BACKBONES:
         tables = {f"{spec.tables}{kind}_embedding/embeddings" for kind in ("token", "position")}
-        wanted = {*tables, f"{spec.block.format(0)}/self_attention_layer/query/kernel"}
+        required_names = {*tables, f"{spec.block.format(0)}/self_attention_layer/query/kernel"}
         projects = spec.projection is None or f"{spec.projection}/kernel" in there
-        if wanted <= there.keys() and projects and spec.pooler == ("pooled_dense/kernel" in there):
+        if (
+            required_names <= there.keys()
+            and projects
+            and spec.pooler == ("pooled_dense/kernel" in there)
+        ):
             return spec
     shown = ", ".join(sorted(there)[:3])
     raise ValueError(
@@ -125,7 +143,15 @@ def _backbone(there: Arrays, path: Path) -> Backbone:
 
 
 def _content(spec: Backbone, there: Arrays, path: Path) -> dict[str, Any]:
-    """Infers the config of the class from the shapes."""
+    """Infers the config of a backbone class, key -> value, from the shapes of its weights.
+
+    Raises ValueError for an ALBERT, whose number of layers the shapes do not show.
+
+    Args:
+        spec: class of the backbone.
+        there: name of a weight in later versions -> array.
+        path: path of the file, for the error message.
+    """
     tables = [f"{spec.tables}{kind}_embedding/embeddings" for kind in ("token", "position")]
     block = spec.block.format(0)
     query = f"{block}/self_attention_layer/query/kernel"
@@ -156,9 +182,10 @@ def _content(spec: Backbone, there: Arrays, path: Path) -> dict[str, Any]:
         content["embedding_dim"] = words.shape[1]
     if shares:
         config = {**content, "num_groups": len(blocks)}
-        said = json.dumps({"class_name": spec.class_name, "config": config})
+        config_json = json.dumps({"class_name": spec.class_name, "config": config})
         raise ValueError(
             f"{WEIGHTS_FILE} does not contain how many layers share the weights of an ALBERT: "
-            f"write {CONFIG_FILE} next to it, with `num_layers` added to {said}. Received: {path}"
+            f"write {CONFIG_FILE} next to it, with `num_layers` added to {config_json}. "
+            f"Received: {path}"
         )
     return {**content, "num_layers": len(blocks)}

@@ -60,36 +60,36 @@ class Backbone:
         }
 
     def incompatibilities(self, config: EncoderConfig) -> list[str]:
-        """Returns the reasons why this backbone cannot be the model; empty if it can."""
-        found = [
+        """Returns why a model with this config cannot be this backbone; empty if it can be."""
+        reasons = [
             f"{name} is {getattr(self, name)!r} in it"
             for name in ("activation", "layer_norm_epsilon")
             if getattr(config, name) != getattr(self, name)
         ]
         if config.kind != EncoderConfig.kind:
-            found.append(f"it is no {config.kind}")
-        told = {*self.fields.values(), *_JUDGED}
-        found += [
+            reasons.append(f"it is no {config.kind}")
+        checked_fields = {*self.fields.values(), *_JUDGED}
+        reasons += [
             f"{field.name} is {field.default!r} in it"
             for field in dataclasses.fields(config)
-            if field.name not in told and getattr(config, field.name) != field.default
+            if field.name not in checked_fields and getattr(config, field.name) != field.default
         ]
         if config.dropout != config.attention_dropout:
-            found.append("it has one dropout rate")
+            reasons.append("it has one dropout rate")
         if bool(config.num_segments) != ("num_segments" in self.more_keys):
-            found.append("it has no segments" if config.num_segments else "it has segments")
+            reasons.append("it has no segments" if config.num_segments else "it has segments")
         narrow = config.embedding_width != config.hidden_size
         if narrow and self.projection is None:
-            found.append("its embeddings have the hidden width")
+            reasons.append("its embeddings have the hidden width")
         if self.always_projects and not narrow:
-            found.append("it also projects embeddings of the hidden width")
+            reasons.append("it also projects embeddings of the hidden width")
         if "num_groups" not in self.more_keys and config.num_layer_groups is not None:
-            found.append("its layers share no weights")
+            reasons.append("its layers share no weights")
         if config.num_layers % config.num_blocks:
-            found.append("its groups of layers have one size")
+            reasons.append("its groups of layers have one size")
         if self.pooler and config.pooler_activation not in ("tanh", None):
-            found.append("its pooler has tanh")
-        return found
+            reasons.append("its pooler has tanh")
+        return reasons
 
     def rules(self, config: EncoderConfig) -> list[Rule]:
         """Returns the table of weight names.
@@ -108,32 +108,32 @@ class Backbone:
         width, heads = config.hidden_size, config.num_heads
         split = (heads, width // heads)
         for i in range(config.num_blocks):
-            here, there = f"encoder/layers/{i}", self.block.format(i)
-            attention = f"{there}/self_attention_layer"
+            layer, source = f"encoder/layers/{i}", self.block.format(i)
+            attention = f"{source}/self_attention_layer"
             parts = [f"{attention}/{part}" for part in ("query", "key", "value")]
             table += [
                 Rule(
-                    f"{here}/attention/qkv/kernel",
+                    f"{layer}/attention/qkv/kernel",
                     tuple(f"{part}/kernel" for part in parts),
                     shapes=((width, width), (width, *split)),
                 ),
                 Rule(
-                    f"{here}/attention/qkv/bias",
+                    f"{layer}/attention/qkv/bias",
                     tuple(f"{part}/bias" for part in parts),
                     shapes=((width,), split),
                 ),
                 Rule(
-                    f"{here}/attention/output/kernel",
+                    f"{layer}/attention/output/kernel",
                     (f"{attention}/attention_output/kernel",),
                     shapes=((width, width), (*split, width)),
                 ),
-                Rule(f"{here}/attention/output/bias", (f"{attention}/attention_output/bias",)),
-                *norm(f"{here}/attention_norm", f"{there}/self_attention_layer_norm"),
+                Rule(f"{layer}/attention/output/bias", (f"{attention}/attention_output/bias",)),
+                *norm(f"{layer}/attention_norm", f"{source}/self_attention_layer_norm"),
                 *dense(
-                    f"{here}/feed_forward/intermediate", f"{there}/feedforward_intermediate_dense"
+                    f"{layer}/feed_forward/intermediate", f"{source}/feedforward_intermediate_dense"
                 ),
-                *dense(f"{here}/feed_forward/output", f"{there}/feedforward_output_dense"),
-                *norm(f"{here}/feed_forward_norm", f"{there}/feedforward_layer_norm"),
+                *dense(f"{layer}/feed_forward/output", f"{source}/feedforward_output_dense"),
+                *norm(f"{layer}/feed_forward_norm", f"{source}/feedforward_layer_norm"),
             ]
         return [*table, *dense("encoder/pooler", "pooled_dense")]
 
@@ -225,18 +225,18 @@ def choose(config: EncoderConfig, model_type: str | None) -> Backbone:
         >>> choose(config, None).class_name
         'BertBackbone'
     """
-    asked = [b for b in BACKBONES if model_type in (None, b.model_type)]
-    if not asked:
-        known = ", ".join(backbone.model_type for backbone in BACKBONES)
+    candidates = [b for b in BACKBONES if model_type in (None, b.model_type)]
+    if not candidates:
+        model_types = ", ".join(backbone.model_type for backbone in BACKBONES)
         raise ValueError(
-            f"`architecture` must be one of {known} for KerasHub. Received: {model_type!r}"
+            f"`architecture` must be one of {model_types} for KerasHub. Received: {model_type!r}"
         )
-    for backbone in asked:
+    for backbone in candidates:
         if not backbone.incompatibilities(config):
             return backbone
-    asked.sort(key=lambda backbone: len(backbone.incompatibilities(config)))  # closest first
+    candidates.sort(key=lambda backbone: len(backbone.incompatibilities(config)))  # closest first
     reasons = "".join(
-        f"\n  {b.class_name}: {'; '.join(b.incompatibilities(config))}" for b in asked
+        f"\n  {b.class_name}: {'; '.join(b.incompatibilities(config))}" for b in candidates
     )
     raise ValueError(f"KerasHub does not support this model. Received: {config}{reasons}")
 

@@ -39,6 +39,7 @@ def write_tokenizer(folder: Path, spec: Backbone, tokenizer: Any) -> None:
 
 
 def _problem(spec: Backbone, tokenizer: Any) -> str | None:
+    """Returns why KerasHub's tokenizer would give other ids than kbert's; None if it would not."""
     if tokenizer.kind != spec.tokenizer_kind:
         return (
             f"{spec.class_name} requires a tokenizer of kind {spec.tokenizer_kind}, not "
@@ -56,6 +57,7 @@ def _problem(spec: Backbone, tokenizer: Any) -> str | None:
 
 
 def _make(spec: Backbone, tokenizer: Any) -> Any:
+    """Makes KerasHub's tokenizer from kbert's; raises ValueError if a special token is missing."""
     from keras_hub import models
 
     config = tokenizer.get_config()

@@ -63,20 +63,20 @@ def read_pytorch(path: PathLike, below: str | None = None) -> dict[str, np.ndarr
     """
     file = open_pytorch(path, below)
     # The file contains tied weights once; memory should too.
-    found: dict[Tensor, np.ndarray] = {}
+    array_of_tensor: dict[Tensor, np.ndarray] = {}
     arrays = {}
     for name in file.keys():  # noqa: SIM118 (as of safetensors, the file is no mapping)
         tensor = file.describe(name)
-        if tensor not in found:
-            found[tensor] = widened(file.get_tensor(name))
-        arrays[name] = found[tensor]
+        if tensor not in array_of_tensor:
+            array_of_tensor[tensor] = widened(file.get_tensor(name))
+        arrays[name] = array_of_tensor[tensor]
     return arrays
 
 
 def open_pytorch(path: PathLike, below: str | None = None) -> "TensorFile":
     """Opens a file of `torch.save`, whose tensors can then be read one by one.
 
-    The pickle is read and all sizes are checked.
+    The pickle is read and all sizes are checked now, but no elements are read.
 
     Args:
         path: path of a file with a dict of tensors, as returned by `model.state_dict()`.
@@ -165,23 +165,36 @@ class TensorFile:
         return array.byteswap(inplace=True) if self._big_endian else array
 
     def _verify(self, key: str) -> _Region:
+        """Returns the byte range of a storage after comparing the checksum, once for each storage.
+
+        Raises ValueError if the checksum differs from the file's.
+        """
         region = self._regions[key]
         if region.checksum is not None and key not in self._verified:
             with memoryview(self._content) as view:
-                found = zlib.crc32(view[region.start : region.start + region.size])
-            if found != region.checksum:
+                checksum = zlib.crc32(view[region.start : region.start + region.size])
+            if checksum != region.checksum:
                 raise _damaged(f"the numbers of data/{key} have another checksum", self._source)
             self._verified.add(key)
         return region
 
     def _span(self, tensor: Tensor) -> tuple[int, int]:
-        """Returns the first byte in the storage, and the number of elements from first to last."""
+        """Returns the offset in bytes of a tensor in its storage, and how many elements it spans.
+
+        The tensor must not be empty.
+        """
         axes = zip(tensor.shape, tensor.strides, strict=True)
         length = 1 + sum((size - 1) * stride for size, stride in axes)
-        own = tensor.storage.start * _dtype(tensor.storage.dtype).itemsize
-        return own + tensor.offset * _dtype(tensor.dtype).itemsize, length
+        storage_start = tensor.storage.start * _dtype(tensor.storage.dtype).itemsize
+        return storage_start + tensor.offset * _dtype(tensor.dtype).itemsize, length
 
     def _check(self, name: str, tensor: Tensor) -> None:
+        """Raises ValueError unless a tensor is within its storage, which has its declared size.
+
+        Args:
+            name: name of the tensor, for the message.
+            tensor: description of the tensor in the pickle.
+        """
         storage = tensor.storage
         region = self._regions.get(storage.key)
         if region is None:
@@ -209,6 +222,7 @@ def _dtype(name: str) -> np.dtype:
 
 
 def _damaged(reason: str, source: str) -> ValueError:
+    """Returns the error, to be raised, for a damaged file; `reason` is put in parentheses."""
     return ValueError(
         f"The file is damaged, truncated or not written by torch.save ({reason}). Received: "
         f"{source}"
@@ -216,6 +230,15 @@ def _damaged(reason: str, source: str) -> ValueError:
 
 
 def _tensors(value: Any, below: str | None, source: str) -> dict[str, Tensor]:
+    """Returns name -> tensor from the value of a pickle, after checking its types.
+
+    Raises ValueError unless the value is a dict of tensors.
+
+    Args:
+        value: value of the pickle.
+        below: key of the dict of tensors in `value`; None = `value` itself.
+        source: name of the file, for the error message.
+    """
     if below is not None:
         if not isinstance(value, dict) or below not in value:
             raise ValueError(f"The file must contain weights as {below!r}. Received: {source}")
@@ -236,6 +259,13 @@ def _tensors(value: Any, below: str | None, source: str) -> dict[str, Tensor]:
 
 
 def _read_zip(content: mmap.mmap, source: str) -> tuple[Any, dict[str, _Region], bool]:
+    """Reads the pickle of a zip archive, without the storages.
+
+    Raises ValueError if the archive is damaged.
+
+    Returns:
+        Value of the pickle, key of each storage -> byte range, and whether elements are big-endian.
+    """
     try:
         # ZipFile only needs the methods of a file that a memory map has: read, seek and tell.
         with zipfile.ZipFile(cast(IO[bytes], content)) as archive:
@@ -280,7 +310,15 @@ def _read_zip(content: mmap.mmap, source: str) -> tuple[Any, dict[str, _Region],
 
 
 def _region(content: mmap.mmap, entry: zipfile.ZipInfo, source: str) -> _Region:
-    """Returns a record's byte range, from the header before it, checked against the index."""
+    """Returns the byte range of a record in a zip archive, read from the header before the record.
+
+    Raises ValueError if the record is compressed, or if header and index contradict each other.
+
+    Args:
+        content: memory-mapped content of the file.
+        entry: entry of the record in the archive's index.
+        source: name of the file, for the error message.
+    """
     what = f"the record {shown(entry.filename)}"
     if entry.compress_type != zipfile.ZIP_STORED or entry.flag_bits & 1:
         raise _damaged(f"{what} is compressed or encrypted, which torch.save never does", source)
@@ -296,14 +334,22 @@ def _region(content: mmap.mmap, entry: zipfile.ZipInfo, source: str) -> _Region:
 
 
 def _read_stream(content: mmap.mmap, source: str) -> tuple[Any, dict[str, _Region], bool]:
-    place = 0
+    """Reads the pickle of a file from before version 1.6, without the storages.
+
+    Raises ValueError if the file is damaged.
+
+    Returns:
+        Value of the pickle, key of each storage -> byte range, and False: elements are
+        little-endian.
+    """
+    position = 0
 
     def read() -> Pickle:
-        nonlocal place
+        nonlocal position
         # One byte more than the limit, so that a longer pickle is detected.
-        found = read_pickle(content[place : place + _MOST_BYTES + 1], source, place)
-        place += found.length
-        return found
+        parsed = read_pickle(content[position : position + _MOST_BYTES + 1], source, position)
+        position += parsed.length
+        return parsed
 
     if content[:1] != b"\x80" or read().value != _MAGIC:
         raise _damaged("neither a zip nor the magic number of files before version 1.6", source)
@@ -318,13 +364,13 @@ def _read_stream(content: mmap.mmap, source: str) -> tuple[Any, dict[str, _Regio
     for key in keys:
         if key not in pickle.storages or key in regions:
             raise _damaged(f"storage {shown(key)} belongs to no tensor or exists twice", source)
-        header = content[place : place + 8]
+        header = content[position : position + 8]
         length = int.from_bytes(header, "little", signed=True)
         size = length * _dtype(pickle.storages[key].dtype).itemsize
-        if len(header) < 8 or length < 0 or place + 8 + size > len(content):
+        if len(header) < 8 or length < 0 or position + 8 + size > len(content):
             raise _damaged(f"storage {shown(key)} goes beyond the end", source)
-        regions[key] = _Region(place + 8, size)
-        place += 8 + size
-    if place != len(content):
+        regions[key] = _Region(position + 8, size)
+        position += 8 + size
+    if position != len(content):
         raise _damaged("it continues after its storages", source)
     return pickle.value, regions, False

@@ -149,7 +149,12 @@ def shown(value: object) -> str:
 
 
 class _Machine:
-    """A stack machine: stack and memo, and the effect of each opcode on them."""
+    """A stack machine: stack and memo, and the effect of each opcode on them.
+
+    Args:
+        source: where the pickle is from, for messages.
+        start: offset of the pickle in the source, for messages.
+    """
 
     def __init__(self, source: str, start: int) -> None:
         self._source, self._start = source, start
@@ -160,16 +165,17 @@ class _Machine:
         self._storages: dict[str, Storage] = {}
 
     def run(self, content: bytes) -> Pickle:
+        """Executes the opcodes of a pickle until STOP; results and errors are `read_pickle`'s."""
         stream = io.BytesIO(content[:_MOST_BYTES])
         opcodes = pickletools.genops(stream)
         for _ in range(_MOST_OPCODES):
             try:
-                opcode, argument, place = next(opcodes)
+                opcode, argument, position = next(opcodes)
             except (ValueError, struct.error, OverflowError, StopIteration) as error:
                 self._place = min(stream.tell(), len(content))
                 long = " or longer than those of weights" if len(content) > _MOST_BYTES else ""
                 raise self._damaged(f"{' '.join(str(error).split())[:_SHOWN]}{long}") from error
-            self._place = place or 0
+            self._place = position or 0
             if opcode.name == "STOP":
                 if self._marks or len(self._stack) != 1:
                     raise self._damaged("it ends with more or less than one value")
@@ -216,6 +222,7 @@ class _Machine:
         return self._stack[-1]
 
     def _above_mark(self) -> list[Any]:
+        """Removes the last mark and the values above it from the stack; returns the values."""
         if not self._marks:
             raise self._damaged("a mark is missing")
         mark = self._marks.pop()
@@ -278,6 +285,14 @@ class _Machine:
         self._fill(self._top(), values)
 
     def _fill(self, table: Any, values: list[Any]) -> dict[Any, Any]:
+        """Adds items to a dict of the pickle and returns the dict.
+
+        Raises ValueError if `table` is no dict, or a key is not a plain value.
+
+        Args:
+            table: the dict; changed in place.
+            values: keys and values in turn.
+        """
         self._expect(table, dict, "what gets items")
         if len(values) % 2:
             raise self._damaged("a key without a value")
@@ -301,6 +316,7 @@ class _Machine:
         self._named(f"{module}.{name}")
 
     def _named(self, name: str) -> None:
+        """Pushes a name as a `Global`; raises ValueError for a name unknown in files of weights."""
         if name.startswith(_OF_CUDA) and name.endswith("Storage"):
             name = f"torch.{name.removeprefix(_OF_CUDA)}"
         types = (f"torch.{kind}" for kind in (*STORAGES.values(), *_TYPES))
@@ -317,6 +333,12 @@ class _Machine:
         self._call(self._pop(), arguments)
 
     def _call(self, function: Any, arguments: tuple) -> None:
+        """Pushes the description of a call; raises ValueError unless the function is in `_CALLS`.
+
+        Args:
+            function: value that is called, a `Global`.
+            arguments: arguments of the call.
+        """
         name = self._expect(function, Global, "what is called").name
         method, counts = self._CALLS.get(name, (None, ()))
         if method is None:
@@ -326,6 +348,7 @@ class _Machine:
         self._push(method(self, name, *arguments))
 
     def _build(self, _: Any) -> None:
+        """Sets the attributes of the record on top of the stack; those of a dict are dropped."""
         state = self._pop()
         target = self._expect(self._top(), (dict, Record), "what gets attributes")
         # A dict of weights has versions of layers (`_metadata`), which do not affect the weights.
@@ -333,12 +356,13 @@ class _Machine:
             target.state = state
 
     def _dict(self, _: str, pairs: Any = ()) -> dict[Any, Any]:
-        found: dict[Any, Any] = {}
+        """Returns the dict of a call of OrderedDict with a list of (key, value)."""
+        table: dict[Any, Any] = {}
         for pair in self._expect(pairs, (list, tuple), "the content of a dict"):
             if not isinstance(pair, list | tuple) or len(pair) != 2:
                 raise self._damaged("the content of a dict is not pairs")
-            self._fill(found, list(pair))
-        return found
+            self._fill(table, list(pair))
+        return table
 
     def _record(self, name: str, *_: Any) -> Record:
         return Record(name)
@@ -352,6 +376,17 @@ class _Machine:
     def _tensor(
         self, name: str, storage: Any, offset: Any, shape: Any, strides: Any, *others: Any
     ) -> Tensor:
+        """Returns the description of a tensor; raises ValueError for an invalid one.
+
+        Args:
+            name: name of the function in PyTorch that is called.
+            storage: `Storage` with the elements.
+            offset: index of the first element.
+            shape: sizes of the axes.
+            strides: elements between neighbours along each axis.
+            *others: requires_grad, hooks, the dtype (only if `name` ends with "_v3") and flags of
+                the view.
+        """
         self._expect(storage, Storage, "a tensor's storage")
         dtype, extra = storage.dtype, others[2:]
         if name.endswith("_v3"):
@@ -382,10 +417,10 @@ class _Machine:
         The id is ("storage", class, key, device, length). In old files a sixth element describes a
         part of the storage, or is None.
         """
-        told = self._expect(self._pop(), tuple, "a storage's description")
-        if len(told) not in (5, 6) or told[0] != "storage":
+        description = self._expect(self._pop(), tuple, "a storage's description")
+        if len(description) not in (5, 6) or description[0] != "storage":
             raise self._damaged("a persistent id that is not a storage's")
-        _, kind, key, _, length, *views = told
+        _, kind, key, _, length, *views = description
         name = self._expect(kind, Global, "a storage's class").name
         if name not in STORAGES:
             raise self._damaged(f"a storage's class is {name}")

@@ -44,16 +44,25 @@ class OwnNeighbours(keras.layers.Layer):
         """Does nothing: the layer has no weights."""
 
     def call(self, x: Tensor, training: bool = False, example_ids: Tensor | None = None) -> Tensors:
-        """Returns "own" (B, T, K) bool; an empty dict without `example_ids` (B, T)."""
+        """Returns "own" (B, T, K) bool, whether each neighbour is in the example of its token.
+
+        `example_ids` (B, T) number the examples of packed rows; None = an empty dict is returned.
+        `x` is not used.
+        """
         if example_ids is None:
             return {}
         ids = ops.cast(example_ids, "int32")[..., None]
-        behind = neighbours(ids, self.kernel_size)
-        return {"own": ops.concatenate([of_neighbour == ids for of_neighbour in behind], axis=-1)}
+        shifted_ids = neighbours(ids, self.kernel_size)
+        return {
+            "own": ops.concatenate([neighbour_ids == ids for neighbour_ids in shifted_ids], axis=-1)
+        }
 
 
 def neighbours(x: Tensor, kernel_size: int) -> list:
-    """Returns K tensors (B, T, ...): the tokens from K // 2 before to K // 2 after, or zeros.
+    """Returns the neighbours of each token in x, from K // 2 before to K // 2 after it, in order.
+
+    They are K tensors of the shape (B, T, …) of x; beyond the ends of x are zeros. `kernel_size`
+    is K, odd.
 
     Example:
         >>> found = neighbours(ops.array([[[1], [2], [3]]]), 3)
@@ -106,13 +115,22 @@ class SeparableConvolution(keras.layers.Layer):
         self.pointwise.build(input_shape)
 
     def call(self, x: Tensor, own: Tensor | None = None) -> Tensor:
-        """(B, T, I) -> (B, T, O); reads the neighbours in `own` (B, T, K) only; None = all."""
+        """Convolves x: (B, T, I) -> (B, T, O).
+
+        `own` (B, T, K) is 1 for the neighbours of each token that are read; None = all.
+        """
         weights = ops.unstack(ops.convert_to_tensor(self.depthwise))  # JAX cannot slice variables
         return self.pointwise(weighted_neighbours(x, weights, own))
 
 
 def weighted_neighbours(x: Tensor, weights: list, own: Tensor | None) -> Any:
-    """Returns the weighted sum of each token's K neighbours, (B, T, …)."""
+    """Returns the weighted sum of each token's K neighbours, itself included, (B, T, …).
+
+    Args:
+        x: (B, T, …), tokens.
+        weights: K tensors that broadcast to x, one for each neighbour from first to last.
+        own: (B, T, K), 1 for neighbours that are read, 0 for others; None = all are read.
+    """
     parts = neighbours(x, len(weights))
     if own is not None:
         own = ops.cast(own, x.dtype)
@@ -174,7 +192,9 @@ class MixedAttention(SelfAttention):
         training: bool = False,
         shared: Tensors | None = None,
     ) -> Any:
-        """Attends and convolves; returns the dict of `SelfAttention` for the attention heads.
+        """Attends and convolves.
+
+        Returns the outputs (B, T, H), and the dict of `SelfAttention` for the attention heads.
 
         Args:
             x: (B, T, H).
@@ -182,25 +202,25 @@ class MixedAttention(SelfAttention):
             training: whether dropout is active.
             shared: output of `OwnNeighbours` for x, or None.
         """
-        own = (shared or {}).get("own")
+        own_neighbours = (shared or {}).get("own")
         batch, length, _ = ops.shape(x)
         heads = (batch, length, self.num_heads, self.head_size)
         projected: Any = ops.split(self.qkv(x), 4, axis=-1)
         by_head = [ops.reshape(part, heads) for part in projected]
         query, key, value = (ops.transpose(part, (0, 2, 1, 3)) for part in by_head[:3])
-        kept, made = self._kept(self._scaled_product(query, key), bias, training)
-        attended = self._merge_heads(ops.matmul(kept, value))
+        probabilities, internals = self._kept(self._scaled_product(query, key), bias, training)
+        attended = self._merge_heads(ops.matmul(probabilities, value))
 
-        spans = self.weights_dense(self.key_convolution(x, own) * projected[0])
+        spans = self.weights_dense(self.key_convolution(x, own_neighbours) * projected[0])
         spans = ops.reshape(spans, (*heads[:3], self.kernel_size))
         # (B, T, N, K); neighbours of other examples get the weight 0.
         weights = ops.softmax(ops.cast(spans, "float32"), axis=-1)
         weights = ops.split(ops.cast(weights, self.compute_dtype), self.kernel_size, axis=-1)
         convolved = ops.reshape(
-            weighted_neighbours(by_head[3], weights, own), ops.shape(projected[3])
+            weighted_neighbours(by_head[3], weights, own_neighbours), ops.shape(projected[3])
         )
         outputs = self.output_dense(ops.concatenate([attended, convolved], axis=-1))
-        return outputs, {**made, "query": query, "key": key, "value": value}
+        return outputs, {**internals, "query": query, "key": key, "value": value}
 
 
 class GroupedDense(keras.layers.Layer):
@@ -243,10 +263,10 @@ class GroupedDense(keras.layers.Layer):
         self.bias = self.add_weight(name="bias", shape=(self.units,), initializer="zeros")
 
     def call(self, x: Tensor, training: bool = False) -> Tensor:
-        """(B, T, I) -> (B, T, O)."""
+        """Applies each group's kernel, the bias and the activation: (B, T, I) -> (B, T, O)."""
         parts = ops.split(x, self.num_groups, axis=-1)
-        made = [ops.matmul(part, self.kernel[n]) for n, part in enumerate(parts)]
-        outputs = ops.concatenate(made, axis=-1) + self.bias
+        products = [ops.matmul(part, self.kernel[n]) for n, part in enumerate(parts)]
+        outputs = ops.concatenate(products, axis=-1) + self.bias
         return outputs if self.activation is None else self.activation(outputs, training)
 
 

@@ -44,13 +44,13 @@ class ConvBert(Electra):
         kernel_size = _options(config)["kernel_size"]
         table = {rule.name: rule for rule in super().rules(config, head)}
         for i in range(config.num_layers):
-            here, there = f"encoder/layers/{i}", f"convbert.encoder.layer.{i}"
-            attention, convolution = f"{there}.attention.self", f"{here}/attention/key_convolution"
+            path, module = f"encoder/layers/{i}", f"convbert.encoder.layer.{i}"
+            attention, convolution = f"{module}.attention.self", f"{path}/attention/key_convolution"
             parts = [f"{attention}.{name}" for name in ("query", "key", "value", "conv_out_layer")]
             separable = f"{attention}.key_conv_attn_layer"
             changed = [
-                *dense(f"{here}/attention/qkv", *parts),
-                *dense(f"{here}/attention/weights", f"{attention}.conv_kernel_layer"),
+                *dense(f"{path}/attention/qkv", *parts),
+                *dense(f"{path}/attention/weights", f"{attention}.conv_kernel_layer"),
                 Rule(
                     f"{convolution}/depthwise",
                     (f"{separable}.depthwise.weight",),
@@ -71,28 +71,28 @@ class ConvBert(Electra):
             ]
             if _options(config)["num_groups"] > 1:  # grouped kernels have kbert's layout
                 for name, source in (("intermediate", "intermediate"), ("output", "output")):
-                    kernel = f"{here}/feed_forward/{name}/kernel"
-                    changed.append(Rule(kernel, (f"{there}.{source}.dense.weight",)))
+                    kernel = f"{path}/feed_forward/{name}/kernel"
+                    changed.append(Rule(kernel, (f"{module}.{source}.dense.weight",)))
             table.update({rule.name: rule for rule in changed})
         return list(table.values())
 
     def read_fields(self, content: Mapping[str, Any], source: str) -> dict[str, Any]:
-        found = super().read_fields(content, source)
-        said = {
+        fields = super().read_fields(content, source)
+        numbers = {
             "head_ratio": content.get("head_ratio", 2),
             "kernel_size": content.get("conv_kernel_size", USUAL["kernel_size"]),
             "num_groups": content.get("num_groups", USUAL["num_groups"]),
-            "num_attention_heads": found["num_heads"],
+            "num_attention_heads": fields["num_heads"],
         }
-        for key, value in said.items():
+        for key, value in numbers.items():
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise ValueError(
                     f"`{key}` must be a whole number above 0. Received: {value!r} in {source}"
                 )
         # At least one head attends, even if `head_ratio` exceeds the number of heads.
-        heads = max(said["num_attention_heads"] // said["head_ratio"], 1)
-        part = {name: said[name] for name, usual in USUAL.items() if said[name] != usual}
-        return {**found, "num_heads": heads, "part": {"name": self.part, **part}}
+        heads = max(numbers["num_attention_heads"] // numbers["head_ratio"], 1)
+        part = {name: numbers[name] for name, usual in USUAL.items() if numbers[name] != usual}
+        return {**fields, "num_heads": heads, "part": {"name": self.part, **part}}
 
     def write_fields(self, config: Any, tokenizer: TokenizerLike | None) -> dict[str, Any]:
         options = _options(config)
@@ -109,7 +109,7 @@ class ConvBert(Electra):
     def pooler_activation(self, content: Mapping[str, Any], head: str | None) -> str:
         if head != "choice":  # the activation is the encoder's
             name = content.get("hidden_act", Bert.defaults["hidden_act"])
-            found = known_activation(name, ACTIVATIONS, "`hidden_act`", "the config")
+            activation = known_activation(name, ACTIVATIONS, "`hidden_act`", "the config")
         else:
             for key, value in _SUMMARY.items():
                 if content.get(key) != value:
@@ -117,21 +117,21 @@ class ConvBert(Electra):
                         f"`{key}` must be {value!r} for multiple choice: kbert's poolers read the "
                         f"first token. Received: {content.get(key)!r}"
                     )
-            found = super().pooler_activation(content, head)
-        if found not in self.pooler_activations:
+            activation = super().pooler_activation(content, head)
+        if activation not in self.pooler_activations:
             raise ValueError(
                 f"The dense layer under a head of {self.title} must have the activation "
-                f"{self.pooler_activations[0]!r}. Received: {found!r}"
+                f"{self.pooler_activations[0]!r}. Received: {activation!r}"
             )
-        return found
+        return activation
 
     def misfits(self, config: Any) -> list[str]:
-        found = super().misfits(config)
+        misfits = super().misfits(config)
         if config.part is None or config.part["name"] != self.part:
-            found.append(f"its part is {self.part!r}")
+            misfits.append(f"its part is {self.part!r}")
         if config.pooler_activation not in (None, config.activation):
-            found.append("its pooler has the activation of its layers")
-        return found
+            misfits.append("its pooler has the activation of its layers")
+        return misfits
 
 
 def _options(config: Any) -> dict[str, Any]:

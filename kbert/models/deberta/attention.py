@@ -176,7 +176,9 @@ class DisentangledAttention(SelfAttention):
         shared: Tensors | None,
         training: bool,
     ) -> Tensor:
-        """Like `SelfAttention.products`; `shared` is the output of `DistanceTable`.
+        """Returns the sum of all terms of the scores, without the bias.
+
+        Arguments are those of `SelfAttention.products`; `shared` is the output of `DistanceTable`.
 
         Raises:
             ValueError: `shared` is None.
@@ -210,6 +212,10 @@ class DisentangledAttention(SelfAttention):
         return products
 
     def _project_distances(self, table: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns queries and keys (N, R, D) of the distance embeddings `table` (R, H).
+
+        Without shared projections, those that no term of the scores needs are None.
+        """
         if self.shared_projections:
             # Also computes the values of distances, which are not used; R is small.
             query, key, _ = (part[0] for part in self._project(table[None]))
@@ -283,8 +289,8 @@ class Disentangled(Part):
         rows = 2 * (self.position_buckets or self.max_distance)
         count = rows * width + self.table_norm * config.count_norm(width)
         if not self.shared_projections:
-            own = len(self.terms) * config.count_dense(width, width, "attention")
-            count += config.num_blocks * own
+            projections = len(self.terms) * config.count_dense(width, width, "attention")
+            count += config.num_blocks * projections
         return count
 
     def make_shared(self, config: EncoderConfig, **kwargs: Any) -> keras.layers.Layer:

@@ -115,16 +115,16 @@ class DebertaV2(Architecture):
         ]
 
     def read_fields(self, content: Mapping[str, Any], source: str) -> dict[str, Any]:
-        found = super().read_fields(content, source)
+        fields = super().read_fields(content, source)
         if _RELATIVE not in content:
             raise ValueError(
                 f"`{_RELATIVE}` must be True in a config of Hugging Face's {self.title} that "
                 f"kbert reads. Received: none in {source}"
             )
         for key in ("embedding_size", "pooler_hidden_size"):
-            if content.get(key) not in (None, found["hidden_size"]):
+            if content.get(key) not in (None, fields["hidden_size"]):
                 raise ValueError(
-                    f"`{key}` must be the hidden size, {found['hidden_size']!r}. "
+                    f"`{key}` must be the hidden size, {fields['hidden_size']!r}. "
                     f"Received: {content[key]!r} in {source}"
                 )
         if content.get("pooler_dropout", 0) != 0:
@@ -136,17 +136,20 @@ class DebertaV2(Architecture):
         part: dict[str, Any] = {
             "name": self.part,
             "position_buckets": max(_count(content, "position_buckets", -1, source), 0),
-            "max_distance": found["max_positions"] if distance < 1 else distance,
+            "max_distance": fields["max_positions"] if distance < 1 else distance,
         }
         terms = _read_terms(content.get("pos_att_type"), source)
         if len(terms) < len(_TERMS):
             part["terms"] = terms
         part |= self._read_table(content)
         positions = "learned" if content.get("position_biased_input", True) else "none"
-        return {**found, "part": part, "positions": positions}
+        return {**fields, "part": part, "positions": positions}
 
     def _read_table(self, content: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns options of the part: the norm and the projections of distance embeddings."""
+        """Returns the part's options on distance embeddings that differ from the defaults.
+
+        They are the norm and the projections; `content` is the config.json.
+        """
         return {
             **({} if content.get("share_att_key", False) else {"shared_projections": False}),
             **({} if content.get("norm_rel_ebd") == "layer_norm" else {"table_norm": False}),
@@ -164,13 +167,13 @@ class DebertaV2(Architecture):
             "position_buckets": options["position_buckets"] or -1,
             "max_relative_positions": -1 if distance == config.max_positions else distance,
             "pos_att_type": "|".join(
-                there for there, here in _TERMS.items() if here in options["terms"]
+                key for key, name in _TERMS.items() if name in options["terms"]
             ),
             "pooler_dropout": 0,
             "pooler_hidden_act": next(
-                there
-                for there, here in ACTIVATIONS.items()
-                if here == (config.pooler_activation or "gelu")
+                key
+                for key, name in ACTIVATIONS.items()
+                if name == (config.pooler_activation or "gelu")
             ),
             "pooler_hidden_size": config.hidden_size,
             "legacy": True,
@@ -186,12 +189,12 @@ class DebertaV2(Architecture):
         return {_of_legacy(name): array for name, array in arrays.items()}
 
     def misfits(self, config: EncoderConfig) -> list[str]:
-        found = super().misfits(config)
+        misfits = super().misfits(config)
         if config.part is None or config.part["name"] != self.part:
-            found.append(f"its part is {self.part!r}")
+            misfits.append(f"its part is {self.part!r}")
         if config.positions not in ("learned", "none"):
-            found.append("its positions are learned or none")
-        return found
+            misfits.append("its positions are learned or none")
+        return misfits
 
 
 class Deberta(DebertaV2):
@@ -213,35 +216,39 @@ class Deberta(DebertaV2):
 
     def write_fields(self, config: Any, tokenizer: TokenizerLike | None) -> dict[str, Any]:
         fields = super().write_fields(config, tokenizer)
-        others = ("share_att_key", "norm_rel_ebd", "position_buckets")
-        return {key: value for key, value in fields.items() if key not in others}
+        absent_keys = ("share_att_key", "norm_rel_ebd", "position_buckets")
+        return {key: value for key, value in fields.items() if key not in absent_keys}
 
     def fold(self, arrays: Arrays, content: Mapping[str, Any]) -> Arrays:
-        """Converts to version 2's names; splits one projection, ordered by heads, into three."""
+        """Renames weights of the first version to those of DeBERTa-v2.
+
+        `in_proj.weight`, ordered by heads, is split into query, key and value. Keys get biases of
+        zeros.
+        """
         heads = content["num_attention_heads"]
         folded: dict[str, np.ndarray] = {}
         for name, array in super().fold(arrays, content).items():
-            before, inner, kind = name.partition(".attention.self.")
-            place = before + inner
+            prefix, inner, kind = name.partition(".attention.self.")
+            attention = prefix + inner
             if kind == "in_proj.weight" and len(array) % (3 * heads) == 0:
                 parts = array.reshape(heads, 3, -1, array.shape[1]).swapaxes(0, 1)
                 for part, rows in zip(("query", "key", "value"), parts, strict=True):
-                    folded[f"{place}{part}_proj.weight"] = rows.reshape(-1, array.shape[1])
-                folded[f"{place}key_proj.bias"] = np.zeros(len(array) // 3, array.dtype)
+                    folded[f"{attention}{part}_proj.weight"] = rows.reshape(-1, array.shape[1])
+                folded[f"{attention}key_proj.bias"] = np.zeros(len(array) // 3, array.dtype)
             elif kind == "pos_proj.weight":
-                folded[f"{place}pos_key_proj.weight"] = array
-                folded[f"{place}pos_key_proj.bias"] = np.zeros(len(array), array.dtype)
+                folded[f"{attention}pos_key_proj.weight"] = array
+                folded[f"{attention}pos_key_proj.bias"] = np.zeros(len(array), array.dtype)
             else:
-                folded[place + _FIRST_NAMES.get(kind, kind)] = array
+                folded[attention + _FIRST_NAMES.get(kind, kind)] = array
         return folded
 
     def unfold(self, arrays: Arrays, content: Mapping[str, Any]) -> Arrays:
         heads = content["num_attention_heads"]
-        names = {there: here for here, there in _FIRST_NAMES.items()}
+        names = {second: first for first, second in _FIRST_NAMES.items()}
         unfolded: dict[str, np.ndarray] = {}
         for name, array in arrays.items():
-            before, inner, kind = name.partition(".attention.self.")
-            place = before + inner
+            prefix, inner, kind = name.partition(".attention.self.")
+            attention = prefix + inner
             if kind in ("key_proj.bias", "pos_key_proj.bias"):
                 if np.any(array):
                     raise ValueError(
@@ -250,39 +257,47 @@ class Deberta(DebertaV2):
                         f"{np.abs(array).max():.3g}"
                     )
             elif kind == "query_proj.weight":
-                parts = [arrays[f"{place}{part}_proj.weight"] for part in ("query", "key", "value")]
+                parts = [
+                    arrays[f"{attention}{part}_proj.weight"] for part in ("query", "key", "value")
+                ]
                 stacked = np.stack([x.reshape(heads, -1, x.shape[1]) for x in parts], axis=1)
-                unfolded[f"{place}in_proj.weight"] = stacked.reshape(-1, array.shape[1])
+                unfolded[f"{attention}in_proj.weight"] = stacked.reshape(-1, array.shape[1])
             elif kind == "pos_key_proj.weight":
-                unfolded[f"{place}pos_proj.weight"] = array
+                unfolded[f"{attention}pos_proj.weight"] = array
             elif kind not in ("key_proj.weight", "value_proj.weight"):
-                unfolded[place + names.get(kind, kind)] = array
+                unfolded[attention + names.get(kind, kind)] = array
         return unfolded
 
     def misfits(self, config: EncoderConfig) -> list[str]:
-        found = super().misfits(config)
+        misfits = super().misfits(config)
         options = {**USUAL, **(config.part or {})}
         if any(options[x] for x in ("position_buckets", "shared_projections", "table_norm")):
-            found.append("it has position_buckets=0, shared_projections=False and table_norm=False")
-        return found
+            misfits.append(
+                "it has position_buckets=0, shared_projections=False and table_norm=False"
+            )
+        return misfits
 
 
 def _renamed(rule: Rule) -> Rule:
-    """Returns BERT's rule with DeBERTa's names of projections."""
+    """Returns a rule for BERT's weights with DeBERTa's names of the attention projections."""
     inner = ".attention.self."
     sources = []
     for source in rule.sources:
-        before, found, after = source.partition(inner)
-        part, _, kind = after.partition(".")
-        sources.append(f"{before}{inner}{part}_proj.{kind}" if found else source)
+        prefix, separator, suffix = source.partition(inner)
+        part, _, kind = suffix.partition(".")
+        sources.append(f"{prefix}{inner}{part}_proj.{kind}" if separator else source)
     return Rule(rule.name, tuple(sources), transpose=rule.transpose, aliases=rule.aliases)
 
 
 def _of_legacy(name: str) -> str:
+    """Returns Hugging Face's name of a weight, for a weight in Microsoft's masked-LM head.
+
+    Other names are returned unchanged.
+    """
     if name == _OTHER_BIAS:
         return _BIAS
-    known = name.startswith(_OTHER_HEAD)
-    return _HEAD + name.removeprefix(_OTHER_HEAD) if known else name
+    is_head = name.startswith(_OTHER_HEAD)
+    return _HEAD + name.removeprefix(_OTHER_HEAD) if is_head else name
 
 
 def _count(content: Mapping[str, Any], key: str, absent: int, source: str) -> int:
@@ -293,7 +308,11 @@ def _count(content: Mapping[str, Any], key: str, absent: int, source: str) -> in
 
 
 def _read_terms(said: Any, source: str) -> list[str]:
-    """Parses `pos_att_type`, a list or a string with bars, into the part's order."""
+    """Returns the part's `terms`, in kbert's order, from the value `said` of `pos_att_type`.
+
+    It is a list, or a string such as "p2c|c2p"; anything else raises ValueError. `source` is for
+    messages.
+    """
     names = [x.strip() for x in said.lower().split("|")] if isinstance(said, str) else said
     if not isinstance(names, list) or not names or any(x not in list(_TERMS) for x in names):
         raise ValueError(

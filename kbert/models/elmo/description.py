@@ -62,6 +62,8 @@ def describe_elmo(
 ) -> ElmoDescription:
     """Counts a bidirectional language model's parameters; see `kbert.describe`.
 
+    `name` and `tokenizer` become fields of the description unchanged.
+
     Example:
         >>> describe_elmo(ElmoConfig(vocabulary_size=10)).softmax_parameters
         5130

@@ -174,7 +174,8 @@ class Elmo(KerasModel, keras.Model):
         words = words * ops.cast(mask, words.dtype)[:, :, None]
         layers = [ops.concatenate([words, words], axis=-1)]
         layers += [
-            ops.concatenate([both[0], _reorder(both[1], backwards)], axis=-1) for both in outputs
+            ops.concatenate([directions[0], _reorder(directions[1], backwards)], axis=-1)
+            for directions in outputs
         ]
         mixed = sum(layers) / len(layers) if self.mix is None else self.mix(layers, mask)
         return {"layers": layers, "mix": mixed, "state": state}
@@ -350,19 +351,23 @@ class Elmo(KerasModel, keras.Model):
     @classmethod
     def from_config(cls, config: dict, custom_objects: dict | None = None) -> Self:
         config = dict(config)
-        own = ElmoConfig.from_dict(config.pop("config"))
+        elmo_config = ElmoConfig.from_dict(config.pop("config"))
         trainable = config.pop("trainable", True)  # older files lack the key
         revived = {
             key: keras.saving.deserialize_keras_object(config.pop(key)) for key in ("mix", "dtype")
         }
-        elmo = cls(own, **revived, **config)
+        elmo = cls(elmo_config, **revived, **config)
         if not trainable:
             elmo.trainable = False
         return elmo
 
 
 def _named_inputs(inputs: Any, characters: int) -> dict[str, Any]:
-    """Returns the inputs of a call by name, after a check of names and shape."""
+    """Returns the inputs of `Elmo.call` as a dict, after a check of names and shape.
+
+    `inputs` are ids or a dict; `characters` is C, the characters of a word. ValueError if a name is
+    unknown, the ids are missing, or their shape is not (B, T, C).
+    """
     if not isinstance(inputs, dict):
         inputs = {"character_ids": inputs}
     unknown = [name for name in inputs if name not in INPUTS]
@@ -385,14 +390,14 @@ def _reversed_places(mask: Tensor) -> Tensor:
     The positions count through all rows, for `_reorder`. The reversal is its own inverse.
     """
     rows, length = ops.shape(mask)
-    places = ops.arange(length, dtype="int32")[None, :]
+    positions = ops.arange(length, dtype="int32")[None, :]
     lengths = ops.sum(mask, axis=1, keepdims=True)  # (B, 1)
-    places = ops.where(places < lengths, lengths - 1 - places, places)
-    return places + length * ops.arange(rows, dtype="int32")[:, None]
+    positions = ops.where(positions < lengths, lengths - 1 - positions, positions)
+    return positions + length * ops.arange(rows, dtype="int32")[:, None]
 
 
 def _reorder(x: Tensor, places: Tensor) -> Tensor:
-    """Gathers words by positions of `_reversed_places`: (B, T, P), (B, T) -> (B, T, P)."""
+    """Gathers words of x (B, T, P) by `places` (B, T) of `_reversed_places`: -> (B, T, P)."""
     rows, length = ops.shape(places)
     width = x.shape[-1]
     flat = ops.take(ops.reshape(x, (-1, width)), ops.reshape(places, (-1,)), axis=0)
@@ -400,6 +405,10 @@ def _reorder(x: Tensor, places: Tensor) -> Tensor:
 
 
 def _check_vocabulary(tokenizer: WordTokenizer | None, config: ElmoConfig) -> None:
+    """Raises ValueError if the tokenizer has fewer words than the softmax has rows.
+
+    Also raises for another class than `WordTokenizer`, or without a softmax; None is accepted.
+    """
     if tokenizer is None:
         return
     words = tokenizer.vocabulary_size if isinstance(tokenizer, WordTokenizer) else None
@@ -412,7 +421,10 @@ def _check_vocabulary(tokenizer: WordTokenizer | None, config: ElmoConfig) -> No
 
 
 def words_of(folder: PathLike) -> WordTokenizer | None:
-    """Returns a folder's word tokenizer, or None; a task's folder has a character tokenizer."""
+    """Returns the `WordTokenizer` of a folder, or None.
+
+    None without tokenizer files, or for another kind: a task's folder has a `CharacterTokenizer`.
+    """
     try:
         tokenizer = load_tokenizer(folder)
     except FileNotFoundError:

@@ -31,7 +31,7 @@ class Embedder:
         self.reset()
 
     def reset(self) -> None:
-        """Resets the state of all rows to zeros."""
+        """Sets the states of all rows to zeros."""
         self._state = self._zeros(0)
 
     def __call__(self, sentences: Any, stateful: bool, batch_size: int) -> list[np.ndarray]:
@@ -43,19 +43,22 @@ class Embedder:
             self._grow(len(lengths))
         embedded: list[Any] = [None] * len(lengths)
         rows = inference.token_rows(lengths, words=words)
-        for index, made in self._runner.batches(rows, batch_size):
-            features = {name: value.numpy() for name, value in made.items()}
+        for index, batch in self._runner.batches(rows, batch_size):
+            features = {name: value.numpy() for name, value in batch.items()}
             features["state"] = self._state[:, :, index] if stateful else self._zeros(len(index))
             layers, state = self._runner.forward(features)
             if stateful:
                 self._state[:, :, index] = state
-            for place, row in enumerate(index):
+            for batch_row, row in enumerate(index):
                 # A copy, so that the batch can be freed.
-                embedded[row] = layers[:, place, 1 : 1 + lengths[row]].copy()
+                embedded[row] = layers[:, batch_row, 1 : 1 + lengths[row]].copy()
         return embedded
 
     def _layers(self, features: Tensors) -> Any:
-        """Returns the layers (L + 1, B, T, 2P) in float32 and the state (L, D, B, W)."""
+        """Runs the model: returns the layers (L + 1, B, T, 2P) float32 and the state (L, D, B, W).
+
+        `features` are the inputs of `Elmo.call` and "state", the state before the words.
+        """
         state = features["state"]
         inputs = {name: features[name] for name in ("character_ids", "padding_mask")}
         outputs = self._elmo(inputs, state=state, training=False)
@@ -67,7 +70,7 @@ class Embedder:
         return np.zeros((config.num_layers, 2, rows, width), np.float32)
 
     def _grow(self, rows: int) -> None:
-        """Adds zero states for rows that no earlier call had."""
-        more = rows - self._state.shape[2]
-        if more > 0:
-            self._state = np.concatenate([self._state, self._zeros(more)], axis=2)
+        """Adds zero states until there is one for each of `rows` rows."""
+        missing = rows - self._state.shape[2]
+        if missing > 0:
+            self._state = np.concatenate([self._state, self._zeros(missing)], axis=2)

@@ -58,7 +58,10 @@ class MeanMaxPooling(keras.layers.Layer):
         self.units = 2 * hidden_size  # output width
 
     def call(self, sequence: Tensor, padding_mask: Tensor) -> dict[str, Any]:
-        """(B, T, H) and (B, T) -> (B, 2H); zeros for a sequence without words."""
+        """Pools `sequence` over words: (B, T, H) -> (B, 2H), zeros for a row without words.
+
+        `padding_mask` (B, T) is 1 for a word.
+        """
         real = ops.cast(padding_mask, sequence.dtype)[:, :, None]  # (B, T, 1)
         total = ops.sum(real, axis=1)  # (B, 1)
         mean = ops.sum(sequence * real, axis=1) / ops.maximum(total, 1)
@@ -143,7 +146,7 @@ class ElmoEncoder(KerasModel, keras.Model):
         return encoder
 
     def parts(self) -> dict[str, keras.layers.Layer]:
-        """Returns the layers with weights, by the first part of their names in a preset."""
+        """Returns the layers with weights, by the first part of the weights' names in a preset."""
         return {"elmo": self.elmo, "mix": self.mix}
 
     @property

@@ -29,22 +29,27 @@ class NextWords:
         batch = self._elmo.characters.pad_sentences([prefix])
         ids = batch["character_ids"].numpy()  # (1, T + 2, C): begin, words, end
         features = {"forward": ids[:, :-1], "backward": ids[:, :0:-1]}
-        both = self._forward(features)
+        outputs = self._forward(features)
         words = self._elmo.tokenizer.vocabulary
         answers = {}
-        for direction, probabilities in zip(("forward", "backward"), both, strict=True):
+        for direction, probabilities in zip(("forward", "backward"), outputs, strict=True):
             best = np.argsort(-probabilities, kind="stable")[:top_k]
             answers[direction] = [(words[i], float(probabilities[i])) for i in best]
         return answers
 
     def _probabilities(self, features: Tensors) -> Any:
-        """Returns the probabilities of both directions, (2, V) float32."""
+        """Returns the probabilities of the next word in both directions, (2, V) float32.
+
+        `features` are character ids "forward" and "backward", (1, T + 1, C) each: the words after
+        the begin marker, and the reversed words after the end marker.
+        """
         elmo = self._elmo
-        both = ops.stack([elmo.words(features[way]) for way in ("forward", "backward")])
-        outputs, _ = elmo.lstm(both, training=False)  # (2, 1, T + 1, P) each
+        words = ops.stack([elmo.words(features[way]) for way in ("forward", "backward")])
+        outputs, _ = elmo.lstm(words, training=False)  # (2, 1, T + 1, P) each
         return ops.softmax(elmo.softmax(outputs[-1][:, 0, -1]))
 
     def _check(self, top_k: int) -> None:
+        """Raises ValueError if the model cannot predict words, or `top_k` is not in 1..V."""
         elmo = self._elmo
         if elmo.softmax is None or elmo.tokenizer is None:
             lacking = "softmax (vocabulary_size=None)" if elmo.softmax is None else "tokenizer"

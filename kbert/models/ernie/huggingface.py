@@ -34,11 +34,11 @@ class Ernie(Bert):
         return [*super().rules(config, head), table]
 
     def read_fields(self, content: Mapping[str, Any], source: str) -> dict[str, Any]:
-        found = super().read_fields(content, source)
+        fields = super().read_fields(content, source)
         if not content.get("use_task_id", False):
-            return found
+            return fields
         return {
-            **found,
+            **fields,
             "part": {"name": self.part, "num_tasks": content.get(_TASKS, _USUAL_TASKS)},
         }
 
@@ -51,10 +51,10 @@ class Ernie(Bert):
         }
 
     def misfits(self, config: EncoderConfig) -> list[str]:
-        found = super().misfits(config)
+        misfits = super().misfits(config)
         part = config.part or {"name": self.part}
         if part["name"] != self.part:
-            found.append(f"its part is {self.part!r}")
+            misfits.append(f"its part is {self.part!r}")
         elif part.get("task", 0):
-            found.append("its default task is the first")
-        return found
+            misfits.append("its default task is the first")
+        return misfits

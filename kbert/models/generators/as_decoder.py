@@ -23,7 +23,7 @@ _ONLY = {"num_key_value_heads": None, "output": "transformed", "edits": ()}
 
 
 def config_of_decoder(config: EncoderConfig) -> DecoderConfig:
-    """Converts the config of an encoder whose tokens are all causal to a decoder's config.
+    """Returns the config of a decoder that computes the same as an encoder with a causal mask.
 
     The window of an encoder reaches half its width before a token. The decoder's window is that
     half and the token itself.
@@ -90,10 +90,10 @@ def as_decoder(encoder: Encoder, masked_lm: keras.layers.Layer) -> Decoder:
         f"decoder/head/{name.removeprefix('masked_lm/')}": array
         for name, array in get_arrays(masked_lm, "masked_lm").items()
     }
-    theirs = get_arrays(encoder, "encoder")
-    segment = theirs.pop("encoder/embeddings/segment", None)
+    encoder_arrays = get_arrays(encoder, "encoder")
+    segment = encoder_arrays.pop("encoder/embeddings/segment", None)
     config: TransformerConfig = encoder.config
-    for name, array in theirs.items():
+    for name, array in encoder_arrays.items():
         part = name.removeprefix("encoder/")
         # A decoder has no pooler, and no padding before or among its tokens.
         if part.startswith("pooler/") or part == "embeddings/padding":
@@ -105,9 +105,9 @@ def as_decoder(encoder: Encoder, masked_lm: keras.layers.Layer) -> Decoder:
         if not part.startswith("layers/"):
             arrays[f"decoder/{part}"] = array
             continue
-        _, group, rest = part.split("/", 2)
+        _, group, inner_name = part.split("/", 2)
         for layer in range(config.num_layers):  # several may share a block
             if layer * config.num_blocks // config.num_layers == int(group):
-                arrays[f"decoder/layers/{layer}/{rest}"] = array
+                arrays[f"decoder/layers/{layer}/{inner_name}"] = array
     set_arrays(decoder, "decoder", arrays, "the encoder")
     return decoder

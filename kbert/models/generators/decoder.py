@@ -215,9 +215,9 @@ class Decoder(FromConfig, keras.Model):
         Returns:
             The logits (R, V) float32 of the next token, and the KV cache for the next step.
         """
-        places = (cache["prompt"]["lengths"] + t)[:, None]  # (R, 1)
-        x = self._embed(token_ids[:, None], places)
-        options = [{"position_ids": places, "window": window} for window in self._windows]
+        position_ids = (cache["prompt"]["lengths"] + t)[:, None]  # (R, 1)
+        x = self._embed(token_ids[:, None], position_ids)
+        options = [{"position_ids": position_ids, "window": window} for window in self._windows]
         x, cache = step_blocks(self.blocks, x, cache, t, options=options)
         return self.logits(normed(x, self.norm)[:, 0]), cache
 
@@ -242,6 +242,11 @@ class Decoder(FromConfig, keras.Model):
     def _embed(
         self, token_ids: Tensor, places: Tensor | None = None, training: bool = False
     ) -> Tensor:
+        """Returns the embeddings (B, T, H) of tokens (B, T), with positions, norm and dropout.
+
+        `places` (B, T) are the positions of the tokens; None = 0 to T - 1, with ValueError if T
+        exceeds `max_positions`.
+        """
         x = self.embeddings(token_ids)
         if self.positions is not None:
             x = self.positions(x, places)
@@ -256,6 +261,10 @@ class Decoder(FromConfig, keras.Model):
         return [self.config.window(layer) for layer in range(self.config.num_layers)]
 
     def _check_length(self, length: int, max_new_tokens: int) -> None:
+        """Raises ValueError if prompt and new tokens together exceed `max_positions`.
+
+        `length` is the number of tokens in the prompt; None = unknown, which is not checked.
+        """
         most = self.config.max_positions
         if length is not None and length + max_new_tokens > most:
             raise ValueError(
@@ -290,5 +299,5 @@ class _OutputHead(keras.layers.Layer):
         )
 
     def call(self, x: Tensor, training: bool = False) -> Tensor:
-        """(…, H) -> (…, H)."""
+        """Transforms hidden states before the token table: (…, H) -> (…, H)."""
         return self.norm(self.transform(x, training=training), training=training)

@@ -55,7 +55,10 @@ class LastToken(keras.layers.Layer):
         self.units = hidden_size  # output width
 
     def call(self, sequence: Tensor, padding_mask: Tensor) -> dict[str, Any]:
-        """(B, T, H) and (B, T), padding after tokens -> (B, H); the first if all are padding."""
+        """Gathers the last token of each row: (B, T, H) -> (B, H), the first if all is padding.
+
+        `padding_mask` (B, T) is 1 for a token; padding must follow the tokens.
+        """
         last = ops.sum(ops.cast(padding_mask, "int32"), axis=1) - 1  # (B,)
         last = ops.maximum(last, 0)[:, None, None]
         return ops.take_along_axis(sequence, last, axis=1)[:, 0]
@@ -133,8 +136,8 @@ class DecoderEncoder(KerasModel, keras.Model):
             decoder: a pretrained decoder.
         """
         arrays, edits = get_arrays(decoder, "decoder"), decoder.variants.record()
-        given = (decoder.config, arrays, "the decoder", decoder.dtype_policy)
-        return cls.from_arrays(*given, edits=edits)
+        arguments = (decoder.config, arrays, "the decoder", decoder.dtype_policy)
+        return cls.from_arrays(*arguments, edits=edits)
 
     @classmethod
     def from_arrays(
@@ -157,9 +160,9 @@ class DecoderEncoder(KerasModel, keras.Model):
             edits: Edits whose weights are among the arrays, see
                 `kbert.models.edits.restore_edits`.
         """
-        more = config.vocabulary_size + len(INPUT_TOKENS)
+        vocabulary_size = config.vocabulary_size + len(INPUT_TOKENS)
         with without_drawing():
-            decoder = Decoder(config.replace(vocabulary_size=more), dtype=dtype)
+            decoder = Decoder(config.replace(vocabulary_size=vocabulary_size), dtype=dtype)
             arrays = dict(arrays)
             if _TABLE in arrays:
                 table = arrays[_TABLE]
@@ -187,7 +190,7 @@ class DecoderEncoder(KerasModel, keras.Model):
         return cls(**{**config, "decoder": decoder})
 
     def parts(self) -> dict[str, keras.layers.Layer]:
-        """Returns the layers with weights, by the first part of their names in a preset."""
+        """Returns the layers with weights, by the first part of the weights' names in a preset."""
         return self.decoder.parts()
 
     @property
@@ -205,17 +208,17 @@ class DecoderEncoder(KerasModel, keras.Model):
 
     @property
     def embeddings(self) -> keras.layers.Layer:
-        """The token table; this and the following properties have an encoder's names."""
+        """Layer with the token table, under the name that it has in an encoder."""
         return self.decoder.embeddings
 
     @property
     def positions(self) -> keras.layers.Layer:
-        """The table of positions."""
+        """Layer with the positions; None if positions are in the attention."""
         return self.decoder.positions
 
     @property
     def blocks(self) -> list[keras.layers.Layer]:
-        """The layers."""
+        """The decoder's blocks, one for each layer."""
         return self.decoder.blocks
 
     @property
@@ -252,12 +255,15 @@ class DecoderEncoder(KerasModel, keras.Model):
 
 
 def has_input_tokens(checkpoint: Checkpoint) -> bool:
-    """Whether sequences of a task on the folder's decoder have the three input tokens."""
+    """Returns whether sequences of the task in a folder have the three input tokens.
+
+    True if the folder does not say it; `checkpoint` is the content of the folder.
+    """
     return (checkpoint.task or {}).get("input_tokens", True)
 
 
 def load_encoder(checkpoint: Checkpoint, dtype: DType, strict: bool) -> DecoderEncoder:
-    """Loads the decoder of a folder, for a newly initialised head.
+    """Loads the decoder of a folder as an encoder, for a newly initialised head.
 
     The rows of the input tokens are loaded from a fine-tuned folder, and otherwise newly
     initialised.
@@ -272,8 +278,8 @@ def load_encoder(checkpoint: Checkpoint, dtype: DType, strict: bool) -> DecoderE
     kind = (checkpoint.task or {}).get("kind", "")
     tuned = getattr(registry.find("task", kind), "takes_decoders", False)
     if not tuned or not has_input_tokens(checkpoint):
-        given = (checkpoint.config, arrays, checkpoint.source, dtype, strict)
-        return DecoderEncoder.from_arrays(*given, checkpoint.edits)
+        arguments = (checkpoint.config, arrays, checkpoint.source, dtype, strict)
+        return DecoderEncoder.from_arrays(*arguments, checkpoint.edits)
     with without_drawing():
         decoder = Decoder(checkpoint.config, dtype=dtype)
         restore_edits(decoder, checkpoint.edits, checkpoint.source)

@@ -54,7 +54,9 @@ class GeneratorDescription:
 def describe_generator(
     config: Any, name: str | None = None, tokenizer: str | None = None
 ) -> GeneratorDescription:
-    """Counts the parameters of a model that generates text; see `kbert.describe`.
+    """Counts the parameters of a decoder or an encoder-decoder; see `kbert.describe`.
+
+    `name` and `tokenizer` become fields of the description unchanged.
 
     Example:
         >>> from kbert import family

@@ -62,11 +62,11 @@ class PrefixSeq2Seq(keras.Model):
             **{"kind": "encoder", "positions": "learned", "attention_pattern": (GLOBAL,)},
             **{"block": "post_norm", "part": None},
         }
-        told = {name: getattr(config, name) for name in plain}
-        if told != plain:
+        values = {name: getattr(config, name) for name in plain}
+        if values != plain:
             raise ValueError(
                 "The encoder must have positions='learned', attention_pattern=('global',), "
-                f"block='post_norm' and no part, as it also decodes the target. Received: {told}"
+                f"block='post_norm' and no part, as it also decodes the target. Received: {values}"
             )
         super().__init__(name=name, dtype=encoder.dtype_policy, **kwargs)
         self.encoder = encoder
@@ -74,7 +74,7 @@ class PrefixSeq2Seq(keras.Model):
         self.built = True
 
     def parts(self) -> dict[str, keras.layers.Layer]:
-        """Returns the layers with weights, by the first part of their names in a preset."""
+        """Returns the layers with weights, by the first part of the weights' names in a preset."""
         return self.encoder.parts()
 
     @property
@@ -94,7 +94,7 @@ class PrefixSeq2Seq(keras.Model):
         return_hidden_states: bool = False,
         return_attention: bool = False,
     ) -> dict[str, Any]:
-        """Encodes sources and targets; see `kbert.Seq2Seq.call`."""
+        """Encodes sources and targets; arguments and result are those of `kbert.Seq2Seq.call`."""
         check_inputs(inputs)
         source, target = inputs["encoder_token_ids"], inputs["decoder_token_ids"]
         mask = inputs.get("encoder_padding_mask")
@@ -126,7 +126,10 @@ class PrefixSeq2Seq(keras.Model):
         max_new_tokens: int,
         start_ids: Tensor,
     ) -> tuple[Any, dict]:
-        """Encodes sources and the first tokens of targets; see `kbert.Seq2Seq.prefill`."""
+        """Encodes sources and the first tokens of targets, and allocates the KV cache.
+
+        Arguments and result are those of `kbert.Seq2Seq.prefill`.
+        """
         mask = encoder_padding_mask
         mask = ops.ones_like(encoder_token_ids) if mask is None else mask
         target = ops.cast(start_ids, encoder_token_ids.dtype)[:, None]
@@ -134,38 +137,53 @@ class PrefixSeq2Seq(keras.Model):
         bias = _prefix_bias(mask, 1)
         blocks = self.encoder.layer_blocks
         x, layers, decoded = prefill_blocks(blocks, x, max_new_tokens, bias)
-        seen = ops.concatenate([mask, ops.ones_like(target, dtype=mask.dtype)], axis=1)
+        prompt_mask = ops.concatenate([mask, ops.ones_like(target, dtype=mask.dtype)], axis=1)
         lengths = ops.sum(ops.cast(mask, "int32"), axis=1)
-        prompt = {"layers": layers, "bias": attention_bias(seen), "lengths": lengths}
+        prompt = {"layers": layers, "bias": attention_bias(prompt_mask), "lengths": lengths}
         return self.logits(x[:, -1]), {"prompt": prompt, "decoded": decoded}
 
     def step(self, token_ids: Tensor, cache: dict, t: Tensor) -> tuple[Any, dict]:
-        """Decodes one more token of each target; see `kbert.Seq2Seq.step`."""
-        places = (cache["prompt"]["lengths"] + 1 + t)[:, None]  # after source and start
-        x = self.encoder.embeddings(token_ids[:, None], self._segment(token_ids[:, None]), places)
+        """Decodes one more token of each target.
+
+        Arguments and result are those of `kbert.Seq2Seq.step`.
+        """
+        positions = (cache["prompt"]["lengths"] + 1 + t)[:, None]  # after source and start
+        x = self.encoder.embeddings(
+            token_ids[:, None], self._segment(token_ids[:, None]), positions
+        )
         x, cache = step_blocks(self.encoder.layer_blocks, x, cache, t)
         return self.logits(x[:, 0]), cache
 
     def _segment(self, target: Tensor) -> Tensor:
-        """Returns the last segment for each token of a target; None without segments."""
+        """Returns segment ids (B, T) of a target: the last segment; None without segments."""
         last = self.config.num_segments - 1
         return None if last < 0 else ops.full_like(target, last)
 
     def _embed(self, source: Tensor, target: Tensor, mask: Tensor, training: bool) -> Tensor:
-        """(B, S), (B, T) -> (B, S + T, H); a target's positions follow the source's last token."""
+        """Embeds each source and its target as one sequence: (B, S), (B, T) -> (B, S + T, H).
+
+        The positions of a target follow the last token of its source. `mask` (B, S) is 0 for
+        padding in the source.
+        """
         columns = ops.arange(ops.shape(source)[1], dtype="int32")
         lengths = ops.sum(ops.cast(mask, "int32"), axis=1, keepdims=True)  # (B, 1)
-        behind = lengths + ops.arange(ops.shape(target)[1], dtype="int32")[None]
-        places = ops.concatenate([ops.zeros_like(lengths) + columns[None], behind], axis=1)
+        target_positions = lengths + ops.arange(ops.shape(target)[1], dtype="int32")[None]
+        positions = ops.concatenate(
+            [ops.zeros_like(lengths) + columns[None], target_positions], axis=1
+        )
         segments = self._segment(target)
         if segments is not None:
             segments = ops.concatenate([ops.zeros_like(source), segments], axis=1)
         ids = ops.concatenate([source, ops.cast(target, source.dtype)], axis=1)
-        return self.encoder.embeddings(ids, segments, places, training=training)
+        return self.encoder.embeddings(ids, segments, positions, training=training)
 
 
 def _prefix_bias(mask: Tensor, length: int) -> Tensor:
-    """Mask of the source (B, S) and target length T -> attention bias (B, 1, S + T, S + T)."""
+    """Returns the attention bias (B, 1, S + T, S + T) of sources followed by targets.
+
+    All tokens attend to the source, and those of the target also to the target up to themselves.
+    `mask` (B, S) is 0 for padding in the source; `length` is T.
+    """
     columns = ops.shape(mask)[1]
     source = attention_bias(mask)  # (B, 1, 1, S), the same for all rows of the scores
     target = causal_bias(columns + length)[:, :, :, columns:]  # (1, 1, S + T, T)

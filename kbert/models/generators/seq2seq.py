@@ -201,7 +201,7 @@ class Seq2Seq(FromConfig, keras.Model):
         check_inputs(inputs)
         inputs = self.integers(inputs)
         reads = Reads(return_hidden_states, return_attention)
-        memory, memory_bias, seen = self._encode(inputs, training, reads)
+        memory, memory_bias, encoder_outputs = self._encode(inputs, training, reads)
         x = self._embed_target(inputs["decoder_token_ids"], training=training)
         bias = causal_bias(ops.shape(inputs["decoder_token_ids"])[1])
         if inputs.get("decoder_padding_mask") is not None:
@@ -218,11 +218,11 @@ class Seq2Seq(FromConfig, keras.Model):
         outputs = {"sequence": x, "encoder_sequence": memory}
         if return_hidden_states:
             outputs["hidden_states"] = hidden_states
-            outputs["encoder_hidden_states"] = seen["hidden_states"]
+            outputs["encoder_hidden_states"] = encoder_outputs["hidden_states"]
         if return_attention:
             outputs["attention"] = attention
             outputs["cross_attention"] = cross_attention
-            outputs["encoder_attention"] = seen["attention"]
+            outputs["encoder_attention"] = encoder_outputs["attention"]
         return outputs
 
     def logits(self, sequence: Tensor) -> Tensor:
@@ -284,8 +284,8 @@ class Seq2Seq(FromConfig, keras.Model):
         Returns:
             The logits (R, V) float32 of the next token, and the KV cache for the next step.
         """
-        places = ops.ones_like(token_ids)[:, None] * (1 + t)  # after the start
-        x = self._embed_target(token_ids[:, None], places)
+        positions = ops.ones_like(token_ids)[:, None] * (1 + t)  # after the start
+        x = self._embed_target(token_ids[:, None], positions)
         x, cache = step_blocks(self.decoder_blocks, x, cache, t, cache["prompt"]["memory_bias"])
         return self.logits(normed(x, self.decoder_norm)[:, 0]), cache
 
@@ -313,7 +313,11 @@ class Seq2Seq(FromConfig, keras.Model):
         return output_spec(shapes, self.compute_dtype)
 
     def _encode(self, inputs: Tensors, training: bool, reads: Reads) -> Any:
-        """Returns the encoded source (B, S, H), its bias for the decoder, and layer outputs."""
+        """Encodes the sources in a batch.
+
+        Returns the hidden states (B, S, H) after the last norm, the bias of padding for the decoder
+        (None without a mask), and a dict of the lists "hidden_states" and "attention".
+        """
         x = self.encoder_positions(self.embeddings(inputs["encoder_token_ids"]))
         x = self.dropout(normed(x, self.encoder_embedding_norm), training=training)
         bias = None
@@ -338,7 +342,7 @@ def _embedding_norm(config: Seq2SeqConfig, **kwargs: Any) -> keras.layers.Layer 
 
 
 def check_inputs(inputs: Tensor) -> None:
-    """Raises ValueError unless the inputs are those of an encoder-decoder."""
+    """Raises ValueError unless names and ranks of the inputs are those of `Seq2Seq.call`."""
     needed = ("encoder_token_ids", "decoder_token_ids")
     names = list(inputs) if isinstance(inputs, dict) else [type(inputs).__name__]
     if not set(needed) <= set(names) <= set(INPUTS):

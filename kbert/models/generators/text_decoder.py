@@ -64,16 +64,16 @@ class TextDecoder(keras.layers.Layer):
             ValueError: the encoder is of another kind.
         """
         config = config_of_encoder(encoder.config, num_layers)
-        made = cls(config, dtype=encoder.dtype_policy, name=_PREFIX)
-        found = arrays_of_encoder(encoder.config, get_arrays(encoder, "encoder"), config)
-        before = f"seq2seq/{_PREFIX}_layers/"
+        decoder = cls(config, dtype=encoder.dtype_policy, name=_PREFIX)
+        arrays = arrays_of_encoder(encoder.config, get_arrays(encoder, "encoder"), config)
+        prefix = f"seq2seq/{_PREFIX}_layers/"
         learned = {
-            f"{_PREFIX}/layers/{name.removeprefix(before)}": array
-            for name, array in found.items()
-            if name.startswith(before)
+            f"{_PREFIX}/layers/{name.removeprefix(prefix)}": array
+            for name, array in arrays.items()
+            if name.startswith(prefix)
         }
-        set_arrays(made, _PREFIX, get_arrays(made, _PREFIX) | learned, "the encoder")
-        return made
+        set_arrays(decoder, _PREFIX, get_arrays(decoder, _PREFIX) | learned, "the encoder")
+        return decoder
 
     def call(self, x: Tensor, mask: Tensor, vectors: Tensor, training: bool = False) -> Tensor:
         """Computes the hidden states of the tokens.

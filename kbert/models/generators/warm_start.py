@@ -8,7 +8,9 @@ from kbert.core.types import Arrays
 
 
 def config_of_encoder(config: EncoderConfig, num_decoder_layers: int | None) -> Seq2SeqConfig:
-    """Returns the config of the encoder-decoder whose source side is such an encoder.
+    """Returns the config of an encoder-decoder whose source side is an encoder with `config`.
+
+    `num_decoder_layers` is the number of layers of the target side; None = as many as the encoder.
 
     Raises:
         ValueError: the encoder's embeddings and layers have different widths, or it has features
@@ -28,12 +30,12 @@ def config_of_encoder(config: EncoderConfig, num_decoder_layers: int | None) -> 
         )
     # The head is not used, and there is no padding before or among the tokens.
     later = set(config.LATER) - {"head_activation", "padding_id"}
-    others = {name: value for name, value in config.to_dict().items() if name in later}
-    if others or config.kind != EncoderConfig.kind:
+    unsupported_fields = {name: value for name, value in config.to_dict().items() if name in later}
+    if unsupported_fields or config.kind != EncoderConfig.kind:
         raise ValueError(
             "An encoder-decoder can only be initialised from an encoder like BERT: "
             "kind='encoder', and every field that is listed here must have its default. Received: "
-            f"kind={config.kind!r}, {others}"
+            f"kind={config.kind!r}, {unsupported_fields}"
         )
     same = (
         *("vocabulary_size", "hidden_size", "num_layers", "num_heads", "intermediate_size"),

@@ -72,36 +72,36 @@ class GlobalPlaces(keras.layers.Layer):
             return {}
         positions = ops.cast(global_positions, "int32")
         length, count = ops.shape(x)[1], ops.shape(positions)[1]
-        at = ops.arange(length)
+        columns = ops.arange(length)
         numbers = ops.arange(count)
         same = positions[:, :, None] == positions[:, None, :]
         repeated = ops.any(ops.logical_and(same, numbers[None] < numbers[:, None]), axis=-1)
-        places = at[None, :, None] == positions[:, None, :]  # (B, T, G)
-        places = ops.logical_and(places, ops.logical_not(repeated)[:, None])
+        is_global = columns[None, :, None] == positions[:, None, :]  # (B, T, G)
+        is_global = ops.logical_and(is_global, ops.logical_not(repeated)[:, None])
         if example_ids is not None:
             ids = ops.cast(example_ids, "int32")[:, :, None]  # (B, T, 1)
-            places = ops.logical_and(places, ids > 0)
-            own = ops.sum(ops.cast(places, "int32") * ids, axis=1)[:, None]  # (B, 1, G)
-            attend = ids == own
+            is_global = ops.logical_and(is_global, ids > 0)
+            own_ids = ops.sum(ops.cast(is_global, "int32") * ids, axis=1)[:, None]  # (B, 1, G)
+            attend = ids == own_ids
             rows = mask_bias(ops.transpose(attend, (0, 2, 1)))[:, None]
         else:
             rows = None if padding_mask is None else attention_bias(padding_mask)
             if padding_mask is not None:
-                places = ops.logical_and(places, (padding_mask > 0)[:, :, None])
-            attend = ops.any(places, axis=1, keepdims=True)  # (B, 1, G)
-        made = {"places": places}
-        is_there = ops.any(places, axis=1)
-        made["positions"] = ops.where(is_there, positions, ops.zeros_like(positions))
+                is_global = ops.logical_and(is_global, (padding_mask > 0)[:, :, None])
+            attend = ops.any(is_global, axis=1, keepdims=True)  # (B, 1, G)
+        outputs = {"places": is_global}
+        is_present = ops.any(is_global, axis=1)
+        outputs["positions"] = ops.where(is_present, positions, ops.zeros_like(positions))
         if rows is not None:
-            made["rows"] = rows
-        attend = ops.logical_and(attend, is_there[:, None])
+            outputs["rows"] = rows
+        attend = ops.logical_and(attend, is_present[:, None])
         for window in self.windows:
             reach = window // 2
             if isinstance(length, int) and length <= reach + 1:
                 continue
-            far = ops.abs(at[None, :, None] - positions[:, None, :]) > reach
-            made[f"columns_{window}"] = mask_bias(ops.logical_and(far, attend))[:, None]
-        return made
+            far = ops.abs(columns[None, :, None] - positions[:, None, :]) > reach
+            outputs[f"columns_{window}"] = mask_bias(ops.logical_and(far, attend))[:, None]
+        return outputs
 
 
 class GlobalAttention(SelfAttention):
@@ -145,7 +145,9 @@ class GlobalAttention(SelfAttention):
         positions: Tensor | None = None,
         shared: Tensors | None = None,
     ) -> Any:
-        """Attends; returns the same as `SelfAttention`, with query, key and value of the windows.
+        """Returns outputs (B, P, H), and the dict of `SelfAttention` (None with a bias in blocks).
+
+        Query, key and value in the dict are those of attention in windows.
 
         Args:
             x: (B, T, H).
@@ -157,38 +159,46 @@ class GlobalAttention(SelfAttention):
         if not shared:
             return super().call(x, bias, training, positions)
         query, key, value = self._project(x)
-        columns, places = shared.get(f"columns_{self.window}"), shared["places"]
-        more: Any = None
+        columns, is_global = shared.get(f"columns_{self.window}"), shared["places"]
+        global_parts: Any = None
         if columns is not None:
-            more = (*(gather_rows(part, shared["positions"]) for part in (key, value)), columns)
-        whole = self._attend_everywhere(x, shared, training)
+            global_parts = (
+                *(gather_rows(part, shared["positions"]) for part in (key, value)),
+                columns,
+            )
+        global_outputs = self._attend_everywhere(x, shared, training)
         if bias is not None and len(bias.shape) == 5:
-            outputs = self._attend_in_blocks(query, key, value, bias, None, training, more)
-            return _with_global(outputs, whole[0], places), None
-        keys, values, some = key, value, places
+            outputs = self._attend_in_blocks(query, key, value, bias, None, training, global_parts)
+            return _with_global(outputs, global_outputs[0], is_global), None
+        keys, values, is_global_row = key, value, is_global
         if positions is not None:
             query, bias, columns = (gather_rows(part, positions) for part in (query, bias, columns))
-            some = gather_positions(places, positions)  # (B, P, G)
-        if more is not None:
+            is_global_row = gather_positions(is_global, positions)  # (B, P, G)
+        if global_parts is not None:
             keys, values = (
-                ops.concatenate(both, axis=2) for both in ((key, more[0]), (value, more[1]))
+                ops.concatenate(pair, axis=2)
+                for pair in ((key, global_parts[0]), (value, global_parts[1]))
             )
             rows = (*ops.shape(columns)[:3], ops.shape(bias)[3])
             bias = ops.concatenate([ops.broadcast_to(bias, rows), columns], axis=3)
-        outputs, seen = self._attend(query, keys, values, bias, training)
-        outputs = _with_global(outputs, whole[0], some)
-        made = {name: part[..., : ops.shape(x)[1]] for name, part in seen.items()}
-        if more is not None:  # moves them to the positions of the global tokens
-            columns = seen["probabilities"][..., ops.shape(x)[1] :]
-            at = ops.cast(ops.transpose(places, (0, 2, 1)), columns.dtype)[:, None]
+        outputs, extended = self._attend(query, keys, values, bias, training)
+        outputs = _with_global(outputs, global_outputs[0], is_global_row)
+        internals = {name: part[..., : ops.shape(x)[1]] for name, part in extended.items()}
+        if global_parts is not None:  # moves them to the positions of the global tokens
+            columns = extended["probabilities"][..., ops.shape(x)[1] :]
+            one_hot = ops.cast(ops.transpose(is_global, (0, 2, 1)), columns.dtype)[:, None]
             # Not `+=`: PyTorch would overwrite a tensor that gradients need.
-            made["probabilities"] = made["probabilities"] + ops.matmul(columns, at)
-        for name, of_global in whole[1].items():
-            made[name] = _with_global(made[name], of_global, some[:, None])
-        return outputs, {**made, "query": query, "key": key, "value": value}
+            internals["probabilities"] = internals["probabilities"] + ops.matmul(columns, one_hot)
+        for name, of_global in global_outputs[1].items():
+            internals[name] = _with_global(internals[name], of_global, is_global_row[:, None])
+        return outputs, {**internals, "query": query, "key": key, "value": value}
 
     def _attend_everywhere(self, x: Tensor, shared: Tensors, training: bool) -> Any:
-        """Returns global tokens' outputs (B, G, H), probabilities and scores (B, N, G, T)."""
+        """Computes the attention of the global tokens to all tokens of x (B, T, H).
+
+        Returns their outputs (B, G, H), and a dict of probabilities and scores (B, N, G, T).
+        `shared` is the output of `GlobalPlaces` for x.
+        """
         rows = gather_positions(x, shared["positions"])  # (B, G, H)
         query = self._split_heads(self.global_query(rows))
         key, value = ops.split(self.global_key_value(x), 2, axis=-1)
@@ -266,6 +276,12 @@ class GlobalTokens(Part):
 
 
 def _with_global(x: Tensor, of_global: Tensor, places: Tensor) -> Tensor:
-    """Puts the rows of global tokens (…, G, S) into x (…, T, S), by places (…, T, G)."""
-    at = ops.cast(places, of_global.dtype)
-    return ops.where(ops.any(places, axis=-1, keepdims=True), ops.matmul(at, of_global), x)
+    """Replaces the rows of global tokens in x.
+
+    Args:
+        x: (…, T, S), a row for each token.
+        of_global: (…, G, S), the new rows.
+        places: (…, T, G) bool, whether a token is that global token.
+    """
+    one_hot = ops.cast(places, of_global.dtype)
+    return ops.where(ops.any(places, axis=-1, keepdims=True), ops.matmul(one_hot, of_global), x)

@@ -37,27 +37,27 @@ class Longformer(Roberta):
     def rules(self, config: Any, head: str | None) -> list[Rule]:
         table = super().rules(config, head)
         for i in range(config.num_layers):
-            here, there = f"encoder/layers/{i}/attention", f"longformer.encoder.layer.{i}"
-            key, value = (f"{there}.attention.self.{x}_global" for x in ("key", "value"))
-            table += dense(f"{here}/global_query", f"{there}.attention.self.query_global")
-            table += dense(f"{here}/global_key_value", key, value)
+            path, module = f"encoder/layers/{i}/attention", f"longformer.encoder.layer.{i}"
+            key, value = (f"{module}.attention.self.{x}_global" for x in ("key", "value"))
+            table += dense(f"{path}/global_query", f"{module}.attention.self.query_global")
+            table += dense(f"{path}/global_key_value", key, value)
         return table
 
     def read_fields(self, content: Mapping[str, Any], source: str) -> dict[str, Any]:
-        found = super().read_fields(content, source)
+        fields = super().read_fields(content, source)
         windows = content.get("attention_window", _WINDOW)
         if isinstance(windows, list):
-            if not windows or len(windows) != found["num_layers"]:
+            if not windows or len(windows) != fields["num_layers"]:
                 raise ValueError(
                     "`attention_window` must be a number, or one for each of "
-                    f"{found['num_layers']!r} layers. Received: {windows!r:.80} in {source}"
+                    f"{fields['num_layers']!r} layers. Received: {windows!r:.80} in {source}"
                 )
             pattern = windows[:1] if all(x == windows[0] for x in windows) else windows
         else:
             pattern = [windows]
-        widest = 2 * found["max_positions"] if isinstance(found["max_positions"], int) else None
+        widest = 2 * fields["max_positions"] if isinstance(fields["max_positions"], int) else None
         pattern = [clipped(window, widest) for window in pattern]
-        return {**found, "attention_pattern": pattern, "part": {"name": self.part}}
+        return {**fields, "attention_pattern": pattern, "part": {"name": self.part}}
 
     def write_fields(self, config: Any, tokenizer: TokenizerLike | None) -> dict[str, Any]:
         fields = super().write_fields(config, tokenizer)
@@ -65,9 +65,9 @@ class Longformer(Roberta):
         return fields if tokenizer is None else {**fields, "sep_token_id": tokenizer.sep_id}
 
     def misfits(self, config: Any) -> list[str]:
-        found = super().misfits(config)
+        misfits = super().misfits(config)
         if config.part is None or config.part["name"] != self.part:
-            found.append(f"its part is {self.part!r}")
+            misfits.append(f"its part is {self.part!r}")
         if GLOBAL in config.attention_pattern:
-            found.append("each of its layers has a window")
-        return found
+            misfits.append("each of its layers has a window")
+        return misfits

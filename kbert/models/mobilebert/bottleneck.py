@@ -95,6 +95,11 @@ class TrigramEmbeddings(Embeddings):
         return self.dropout(self.embed(token_ids, segment_ids, places), training=training)
 
     def _token_rows(self, token_ids: Tensor, places: Tensor | None) -> Tensor:
+        """Returns the projected table rows (B, T, H) of each token and its two neighbours.
+
+        With `places` (B, T), the positions in a packed row, only tokens at consecutive positions
+        are neighbours.
+        """
         rows = super()._token_rows(token_ids, places)  # (B, T, E)
         before = ops.pad(rows[:, :-1], ((0, 0), (1, 0), (0, 0)))
         after = ops.pad(rows[:, 1:], ((0, 0), (0, 1), (0, 0)))
@@ -211,6 +216,10 @@ class BottleneckBlock(Block):
         training: bool = False,
         positions: Tensor | None = None,
     ) -> Any:
+        """Returns stream and narrow state after attention, as a pair, and `attend`'s second result.
+
+        Like `Block._attended`, whose first result is one tensor.
+        """
         narrow = self.bottleneck(x)
         outputs, attention = attend(x if self.whole else narrow)
         if positions is not None:
@@ -221,6 +230,10 @@ class BottleneckBlock(Block):
     def _forwarded(  # type: ignore[override]
         self, x: Any, training: bool = False
     ) -> Tensor:
+        """Runs the feed-forward parts and returns the block's output (B, T, H).
+
+        `x` is the pair of stream and narrow state from `_attended`.
+        """
         x, narrow = x
         layers = [*self.stacked, self.feed_forward]
         norms = [*self.stacked_norms, self.feed_forward_norm]
@@ -231,7 +244,7 @@ class BottleneckBlock(Block):
 
 
 class _Bottleneck(Dense):
-    """Dense layer followed by a norm."""
+    """Dense layer of width `units`, followed by `norm`."""
 
     def __init__(self, units: int, *, norm: keras.layers.Layer, **options: Any) -> None:
         super().__init__(units, **options)
@@ -288,12 +301,12 @@ class Bottleneck(Part):
             **{"block": "post_norm", "embedding_norm": True, "use_bias": True, "padding_id": None},
             "num_key_value_heads": None,
         }
-        told = {name: getattr(config, name) for name in plain}
-        if told != plain:
+        values = {name: getattr(config, name) for name in plain}
+        if values != plain:
             raise ValueError(
                 "part='bottleneck' requires "
                 f"{', '.join(f'{name}={value!r}' for name, value in plain.items())}. Received: "
-                f"{', '.join(f'{name}={value!r}' for name, value in told.items())}"
+                f"{', '.join(f'{name}={value!r}' for name, value in values.items())}"
             )
         if self.width % config.num_heads:
             raise ValueError(
@@ -333,8 +346,8 @@ class Bottleneck(Part):
         hidden, width, inside = config.hidden_size, self.width, config.intermediate_size
         of_values = width if self.attention_input == BOTTLENECK else hidden
         of_keys = hidden if self.attention_input == WHOLE else width
-        own = [(hidden, width)] if self.attention_input == OWN else []
-        attention = [(of_keys, 2 * width), (of_values, width), (width, width), *own]
+        own_kernels = [(hidden, width)] if self.attention_input == OWN else []
+        attention = [(of_keys, 2 * width), (of_values, width), (width, width), *own_kernels]
         forward = [(width, inside), (inside, width)] * self.num_feed_forwards
         return [(hidden, width), *attention, *forward, (width, hidden)]
 

@@ -117,42 +117,42 @@ class MobileBert(Architecture):
         ]
 
     def read_fields(self, content: Mapping[str, Any], source: str) -> dict[str, Any]:
-        found = super().read_fields(content, source)
-        said = {key: content.get(key, usual) for key, usual in _READ.items()}
-        inputs = said["use_bottleneck_attention"], said["key_query_shared_bottleneck"]
+        fields = super().read_fields(content, source)
+        values = {key: content.get(key, usual) for key, usual in _READ.items()}
+        inputs = values["use_bottleneck_attention"], values["key_query_shared_bottleneck"]
         if inputs not in _INPUTS:
             raise ValueError(
                 "`use_bottleneck_attention` and `key_query_shared_bottleneck` must not both be "
                 f"true: the layer of the second would not be used. Received: both in {source}"
             )
-        width, hidden = said["intra_bottleneck_size"], found["hidden_size"]
+        width, hidden = values["intra_bottleneck_size"], fields["hidden_size"]
         if _INPUTS[inputs] == "whole" and width != hidden:
             raise ValueError(f"{_NO_TEACHER}. Received: {width!r} and {hidden!r} in {source}")
-        no_norm = _NORMS[said["normalization_type"]]
-        if not no_norm and found["layer_norm_epsilon"] != _EPSILON:
+        no_norm = _NORMS[values["normalization_type"]]
+        if not no_norm and fields["layer_norm_epsilon"] != _EPSILON:
             raise ValueError(
                 f"`layer_norm_eps` must be {_EPSILON} with normalization_type='layer_norm': some "
                 f"norms of Hugging Face's {self.title} have this epsilon with any config, and all "
                 "of kbert's norms have the same one. Received: "
-                f"layer_norm_eps={found['layer_norm_epsilon']!r} in {source}"
+                f"layer_norm_eps={fields['layer_norm_epsilon']!r} in {source}"
             )
         options = {
-            "width": said["intra_bottleneck_size"],
-            "num_feed_forwards": said["num_feedforward_networks"],
+            "width": values["intra_bottleneck_size"],
+            "num_feed_forwards": values["num_feedforward_networks"],
             "attention_input": _INPUTS[inputs],
             "no_norm": no_norm,
         }
         part = {name: value for name, value in options.items() if value != USUAL[name]}
         return {
-            **found,
+            **fields,
             "part": {"name": self.part, **part},
             # None = the weights decide.
-            "pooler_activation": None if said["classifier_activation"] else IDENTITY,
+            "pooler_activation": None if values["classifier_activation"] else IDENTITY,
         }
 
     def write_fields(self, config: Any, tokenizer: TokenizerLike | None) -> dict[str, Any]:
         options = {**USUAL, **config.part}
-        inputs = {here: there for there, here in _INPUTS.items()}[options["attention_input"]]
+        inputs = {name: keys for keys, name in _INPUTS.items()}[options["attention_input"]]
         return {
             **super().write_fields(config, tokenizer),
             "embedding_size": config.embedding_width,
@@ -165,50 +165,51 @@ class MobileBert(Architecture):
         }
 
     def misfits(self, config: EncoderConfig) -> list[str]:
-        found = super().misfits(config)
+        misfits = super().misfits(config)
         if config.part is None or config.part["name"] != self.part:
-            return [*found, f"its part is {self.part!r}"]
+            return [*misfits, f"its part is {self.part!r}"]
         options = {**USUAL, **config.part}
         if options["attention_input"] == "whole" and options["width"] != config.hidden_size:
-            found.append("its `width` is the hidden size with attention_input='whole'")
+            misfits.append("its `width` is the hidden size with attention_input='whole'")
         if not options["no_norm"] and config.layer_norm_epsilon != _EPSILON:
-            found.append(f"some of its norms have the epsilon {_EPSILON} without NoNorm")
+            misfits.append(f"some of its norms have the epsilon {_EPSILON} without NoNorm")
         if not config.output_columns:
-            found.append("its embeddings are narrower than its layers")
-        return found
+            misfits.append("its embeddings are narrower than its layers")
+        return misfits
 
 
 def _layer(config: EncoderConfig, layer: int) -> list[Rule]:
-    here, there = f"encoder/layers/{layer}", f"mobilebert.encoder.layer.{layer}"
+    """Returns the rules for all weights of layer number `layer`."""
+    path, module = f"encoder/layers/{layer}", f"mobilebert.encoder.layer.{layer}"
     options = {**USUAL, **(config.part or {})}
-    attention = f"{there}.attention.self"
+    attention = f"{module}.attention.self"
     table = [
-        *dense(f"{here}/bottleneck", f"{there}.bottleneck.input.dense"),
-        *norm(f"{here}/bottleneck/norm", f"{there}.bottleneck.input.LayerNorm"),
-        *dense(f"{here}/attention/output", f"{there}.attention.output.dense"),
-        *norm(f"{here}/attention_norm", f"{there}.attention.output.LayerNorm"),
-        *dense(f"{here}/feed_forward/intermediate", f"{there}.intermediate.dense"),
-        *dense(f"{here}/feed_forward/output", f"{there}.output.dense"),
-        *norm(f"{here}/feed_forward_norm", f"{there}.output.LayerNorm"),
-        *dense(f"{here}/output", f"{there}.output.bottleneck.dense"),
-        *norm(f"{here}/output_norm", f"{there}.output.bottleneck.LayerNorm"),
+        *dense(f"{path}/bottleneck", f"{module}.bottleneck.input.dense"),
+        *norm(f"{path}/bottleneck/norm", f"{module}.bottleneck.input.LayerNorm"),
+        *dense(f"{path}/attention/output", f"{module}.attention.output.dense"),
+        *norm(f"{path}/attention_norm", f"{module}.attention.output.LayerNorm"),
+        *dense(f"{path}/feed_forward/intermediate", f"{module}.intermediate.dense"),
+        *dense(f"{path}/feed_forward/output", f"{module}.output.dense"),
+        *norm(f"{path}/feed_forward_norm", f"{module}.output.LayerNorm"),
+        *dense(f"{path}/output", f"{module}.output.bottleneck.dense"),
+        *norm(f"{path}/output_norm", f"{module}.output.bottleneck.LayerNorm"),
     ]
     if options["attention_input"] == "own_bottleneck":
-        own = f"{here}/attention/bottleneck"
+        own_bottleneck = f"{path}/attention/bottleneck"
         table += [
-            *dense(own, f"{there}.bottleneck.attention.dense"),
-            *norm(f"{own}/norm", f"{there}.bottleneck.attention.LayerNorm"),
-            *dense(f"{here}/attention/query_key", f"{attention}.query", f"{attention}.key"),
-            *dense(f"{here}/attention/value", f"{attention}.value"),
+            *dense(own_bottleneck, f"{module}.bottleneck.attention.dense"),
+            *norm(f"{own_bottleneck}/norm", f"{module}.bottleneck.attention.LayerNorm"),
+            *dense(f"{path}/attention/query_key", f"{attention}.query", f"{attention}.key"),
+            *dense(f"{path}/attention/value", f"{attention}.value"),
         ]
     else:
         parts = (f"{attention}.{part}" for part in ("query", "key", "value"))
-        table += dense(f"{here}/attention/qkv", *parts)
+        table += dense(f"{path}/attention/qkv", *parts)
     for i in range(options["num_feed_forwards"] - 1):
-        stacked, of_layer = f"{here}/stacked_{i}", f"{there}.ffn.{i}"
+        stacked, stacked_module = f"{path}/stacked_{i}", f"{module}.ffn.{i}"
         table += [
-            *dense(f"{stacked}/intermediate", f"{of_layer}.intermediate.dense"),
-            *dense(f"{stacked}/output", f"{of_layer}.output.dense"),
-            *norm(f"{stacked}_norm", f"{of_layer}.output.LayerNorm"),
+            *dense(f"{stacked}/intermediate", f"{stacked_module}.intermediate.dense"),
+            *dense(f"{stacked}/output", f"{stacked_module}.output.dense"),
+            *norm(f"{stacked}_norm", f"{stacked_module}.output.LayerNorm"),
         ]
     return table

@@ -126,7 +126,9 @@ class BiasedAttention(SelfAttention):
         shared: Tensors | None,
         training: bool,
     ) -> Tensor:
-        """Like `SelfAttention.products`; `shared` is the output of `RelativeBiases`.
+        """Returns the scores without the mask's bias, like `SelfAttention.products`.
+
+        `shared` is the output of `RelativeBiases`, which is added to the products.
 
         The biases are trained, so they are separate from the mask's bias, which needs no gradient.
 

@@ -40,8 +40,8 @@ class MpNet(Roberta):
 
     def rules(self, config: Any, head: str | None) -> list[Rule]:
         table = [_renamed(rule) for rule in super().rules(config, head)]
-        there = "mpnet.encoder.relative_attention_bias.weight"
-        return [*table, Rule("encoder/shared/table", (there,))]
+        source = "mpnet.encoder.relative_attention_bias.weight"
+        return [*table, Rule("encoder/shared/table", (source,))]
 
     def read_fields(self, content: Mapping[str, Any], source: str) -> dict[str, Any]:
         _check_padding(content.get("pad_token_id", _PAD_ID), source)
@@ -53,10 +53,10 @@ class MpNet(Roberta):
         return super().write_fields(config, tokenizer)
 
     def misfits(self, config: Any) -> list[str]:
-        found = super().misfits(config)
+        misfits = super().misfits(config)
         if {**USUAL, **(config.part or {})} != {**USUAL, "name": self.part}:
-            found.append(f"its part is {self.part!r} with the default buckets")
-        return found
+            misfits.append(f"its part is {self.part!r} with the default buckets")
+        return misfits
 
 
 def _check_padding(pad_id: Any, source: str) -> None:
@@ -68,7 +68,7 @@ def _check_padding(pad_id: Any, source: str) -> None:
 
 
 def _renamed(rule: Rule) -> Rule:
-    """Returns RoBERTa's rule with MPNet's names of the attention."""
+    """Returns a rule for RoBERTa's weights with MPNet's names of the attention."""
     sources = []
     for source in rule.sources:
         for old, new in _ATTENTION.items():

@@ -89,7 +89,7 @@ class LocalAttention(keras.layers.Layer):
         training: bool = False,
         return_attention: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """Attends.
+        """Attends within chunks; T is at most `chunk_length`, or a multiple of it.
 
         Args:
             x: (B, T, H).
@@ -103,20 +103,23 @@ class LocalAttention(keras.layers.Layer):
         query, key, value = self._heads(x)
         length = ops.shape(x)[1]
         chunk, beside = self._chunk(length)
-        places = ops.reshape(ops.arange(length, dtype="int32"), (1, 1, -1, chunk))
-        marks = None if padding_mask is None else ops.cast(padding_mask, "int32")
-        marks = None if marks is None else ops.reshape(marks, (ops.shape(x)[0], 1, -1, chunk))
+        positions = ops.reshape(ops.arange(length, dtype="int32"), (1, 1, -1, chunk))
+        mask = None if padding_mask is None else ops.cast(padding_mask, "int32")
+        mask = None if mask is None else ops.reshape(mask, (ops.shape(x)[0], 1, -1, chunk))
         query, key, value = (_cut(x, chunk) for x in (query, key, value))
         key = key / math.sqrt(self.head_size)
-        scores, others = self._scores(query, key, beside, places, marks)
+        scores, key_positions = self._scores(query, key, beside, positions, mask)
         outputs, probabilities, _ = self._attend(scores, value, beside, training)
         if not return_attention:
             return self._merged(_joined(outputs)), None
-        seen = _spread(probabilities, others, length)  # (B, N, M, W, T)
-        return self._merged(_joined(outputs)), _joined(seen)
+        attention = _spread(probabilities, key_positions, length)  # (B, N, M, W, T)
+        return self._merged(_joined(outputs)), _joined(attention)
 
     def _heads(self, x: Tensor) -> list[Tensor]:
-        """Returns the projections, (B, N, T, D) each."""
+        """Returns the projections of x (B, T, H), (B, N, T, D) each.
+
+        They are query, key and value; in `LSHAttention` query and key are one.
+        """
         batch, length, _ = ops.shape(x)
         shape = (batch, length, self.projections, self.num_heads, self.head_size)
         return ops.unstack(
@@ -126,15 +129,16 @@ class LocalAttention(keras.layers.Layer):
         )
 
     def _merged(self, outputs: Tensor) -> Tensor:
-        """(B, N, T, D) -> (B, T, H)."""
+        """Merges the heads by the output layer: (B, N, T, D) -> (B, T, H)."""
         batch, heads, length, size = ops.shape(outputs)
         outputs = ops.transpose(outputs, (0, 2, 1, 3))
         return self.output_dense(ops.reshape(outputs, (batch, length, heads * size)))
 
     def _chunk(self, length: Any) -> tuple[Any, tuple[int, int]]:
-        """Returns the chunk length and the numbers of neighbours; a short sequence is one chunk.
+        """Returns the chunk length, and the numbers of neighbours before and after.
 
-        If the length is unknown, a short sequence is its own neighbour. Every token is then
+        `length` is T. A sequence of at most `chunk_length` tokens is one chunk without neighbours.
+        If T is unknown (a tensor), such a sequence is its own neighbour. Every token is then
         attended to equally often, which does not change the result.
         """
         return (length, (0, 0)) if self._is_one_chunk(length) else (self.chunk_length, self.beside)
@@ -150,22 +154,29 @@ class LocalAttention(keras.layers.Layer):
         places: Tensor,
         marks: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
-        """Returns scores (B, N, M, W, S) in float32, and the positions of the keys.
+        """Returns the scores (B, N, M, W, S) in float32, and the positions of the keys.
 
-        Queries and keys are (B, N, M, W, D), `places` and `marks` (B or 1, N or 1, M, W).
+        The positions are (B or 1, N or 1, M, S).
+
+        Args:
+            query: (B, N, M, W, D).
+            key: (B, N, M, W, D), already scaled.
+            beside: numbers of neighbouring chunks before and after.
+            places: (B or 1, N or 1, M, W), positions of the tokens in the sequence.
+            marks: (B or 1, N or 1, M, W), 0 for padding; None = no padding.
         """
         key = _with_neighbours(key, beside)
         scores = ops.cast(ops.matmul(query, ops.swapaxes(key, -1, -2)), "float32")
-        others = _with_neighbours(places, beside)
+        key_positions = _with_neighbours(places, beside)
         keep = None
         if marks is not None:
             keep = _with_neighbours(marks, beside)[..., None, :] > 0
         if self.causal:
-            before = places[..., None] >= others[..., None, :]
-            keep = before if keep is None else ops.logical_and(keep, before)
+            is_not_later = places[..., None] >= key_positions[..., None, :]
+            keep = is_not_later if keep is None else ops.logical_and(keep, is_not_later)
         if keep is not None:
             scores = ops.where(keep, scores, _NOTHING)
-        return scores, others
+        return scores, key_positions
 
     def _attend(
         self, scores: Tensor, value: Tensor, beside: tuple[int, int], training: bool
@@ -174,13 +185,19 @@ class LocalAttention(keras.layers.Layer):
 
         The logarithm is in two summands, (B, N, M, W, 2): the largest score and the rest. If a
         token sees only itself, float32 cannot represent the sum of both precisely enough.
+
+        Args:
+            scores: (B, N, M, W, S), masked scores.
+            value: (B, N, M, W, D).
+            beside: numbers of neighbouring chunks before and after.
+            training: whether dropout is active.
         """
         largest = ops.stop_gradient(ops.max(scores, axis=-1, keepdims=True))
         exponentials = ops.exp(scores - largest)
         sums = ops.sum(exponentials, axis=-1, keepdims=True)
         probabilities = ops.cast(exponentials / sums, self.compute_dtype)
-        kept = self.dropout(probabilities, training=training)
-        outputs = ops.matmul(kept, _with_neighbours(value, beside))
+        weights = self.dropout(probabilities, training=training)
+        outputs = ops.matmul(weights, _with_neighbours(value, beside))
         return outputs, probabilities, ops.concatenate([largest, ops.log(sums)], axis=-1)
 
 
@@ -193,8 +210,8 @@ class LSHAttention(LocalAttention):
     each round's share of the exponentiated scores.
 
     Args:
-        *sizes: positional arguments of `LocalAttention`.
-        bucket_factors: even factors of the number of buckets.
+        *sizes: positional arguments of `LocalAttention`: the number of heads.
+        bucket_factors: even numbers, whose product is the number of buckets.
         num_hashes: rounds of hashing, R.
         hash_seed: seed of the directions; None = new ones at each call in training.
         **options: keyword arguments of `LocalAttention`.
@@ -232,7 +249,7 @@ class LSHAttention(LocalAttention):
         return_attention: bool = False,
         buckets: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """Attends, see `LocalAttention`.
+        """Attends within chunks of the tokens sorted by bucket; T is as in `LocalAttention`.
 
         Args:
             x: (B, T, H).
@@ -245,48 +262,53 @@ class LSHAttention(LocalAttention):
             The outputs (B, T, H); the buckets, None if the sequence is one chunk; and the
             probabilities (B, N, T, T), or None.
         """
-        both, value = self._heads(x)
-        batch, heads, length, size = ops.shape(both)
+        query_key, value = self._heads(x)
+        batch, heads, length, size = ops.shape(query_key)
         chunk, beside = self._chunk(length)
-        marks = None if padding_mask is None else ops.cast(padding_mask, "int32")
+        mask = None if padding_mask is None else ops.cast(padding_mask, "int32")
         if self._is_one_chunk(length):
             rounds, order = 1, None
-            places = ops.arange(length, dtype="int32")[None, None]  # (1, 1, T)
+            positions = ops.arange(length, dtype="int32")[None, None]  # (1, 1, T)
         else:
             rounds = self.num_hashes
             if buckets is None:
-                buckets = self._hash(both, marks, training)
+                buckets = self._hash(query_key, mask, training)
             order = _order(buckets)  # (B, N, R T), index = round * T + position
-            places = order % length
-            both, value = (_rows(x, places) for x in (both, value))
-        of_chunks = ops.reshape(places, (*ops.shape(places)[:2], -1, chunk))
-        if marks is not None:
-            marks = ops.broadcast_to(marks[:, None], (batch, heads, length))
-            marks = _rows(marks[..., None], of_chunks)[..., 0] if order is not None else marks
-            marks = ops.reshape(marks, (batch, heads, -1, chunk))
-        query, value = _cut(both, chunk), _cut(value, chunk)
+            positions = order % length
+            query_key, value = (_rows(x, positions) for x in (query_key, value))
+        chunk_positions = ops.reshape(positions, (*ops.shape(positions)[:2], -1, chunk))
+        if mask is not None:
+            mask = ops.broadcast_to(mask[:, None], (batch, heads, length))
+            mask = _rows(mask[..., None], chunk_positions)[..., 0] if order is not None else mask
+            mask = ops.reshape(mask, (batch, heads, -1, chunk))
+        query, value = _cut(query_key, chunk), _cut(value, chunk)
         key = _normed(query) / math.sqrt(size)
-        scores, others = self._scores(query, key, beside, of_chunks, marks)
-        is_other = of_chunks[..., None] != others[..., None, :]
+        scores, key_positions = self._scores(query, key, beside, chunk_positions, mask)
+        is_other = chunk_positions[..., None] != key_positions[..., None, :]
         scores = ops.where(is_other, scores, _ITSELF)
         outputs, probabilities, sums = self._attend(scores, value, beside, training)
-        seen = _joined(_spread(probabilities, others, length)) if return_attention else None
+        attention = (
+            _joined(_spread(probabilities, key_positions, length)) if return_attention else None
+        )
         outputs = _joined(outputs)
         if order is not None:
             back = ops.argsort(order, axis=-1)
             outputs, sums = _rows(outputs, back), _rows(_joined(sums), back)
-            seen = None if seen is None else _rows(seen, back)
+            attention = None if attention is None else _rows(attention, back)
             if rounds > 1:
                 shape = (batch, heads, rounds, length, -1)
-                largest, rest = ops.split(ops.reshape(sums, shape), 2, axis=-1)
+                largest, remainder = ops.split(ops.reshape(sums, shape), 2, axis=-1)
                 largest = largest - ops.max(largest, axis=2, keepdims=True)
-                shares = ops.softmax(largest + rest, axis=2)  # (B, N, R, T, 1)
+                shares = ops.softmax(largest + remainder, axis=2)  # (B, N, R, T, 1)
                 outputs = _mixed(outputs, shares, shape)
-                seen = None if seen is None else _mixed(seen, shares, shape)
-        return self._merged(outputs), buckets, seen
+                attention = None if attention is None else _mixed(attention, shares, shape)
+        return self._merged(outputs), buckets, attention
 
     def _hash(self, x: Tensor, marks: Tensor | None, training: bool) -> Tensor:
-        """(B, N, T, D) -> (B, N, R, T): buckets; padding gets one after all others."""
+        """Returns the hash buckets of vectors: (B, N, T, D) -> (B, N, R, T) int32.
+
+        `marks` (B, T) is 0 for padding, which gets a bucket after all others; None = no padding.
+        """
         x = ops.cast(ops.stop_gradient(x), "float32")
         rotations = ops.cast(self.rotations(training), "float32")
         turned = ops.einsum("bntd,ndrk->bnrtk", x, rotations)
@@ -302,7 +324,10 @@ class LSHAttention(LocalAttention):
         return buckets
 
     def rotations(self, training: bool) -> Tensor:
-        """Returns the directions, (N, D, R, half of the sum of `bucket_factors`)."""
+        """Returns random directions for hashing, (N, D, R, half of the sum of `bucket_factors`).
+
+        With a `hash_seed`, and in inference, they are always the same.
+        """
         half = sum(self.bucket_factors) // 2
         shape = (self.num_heads, self.head_size, self.num_hashes, half)
         if self.hash_seed is None and training:
@@ -312,24 +337,27 @@ class LSHAttention(LocalAttention):
 
 @functools.cache
 def _directions(seed: int, shape: tuple[int, ...]) -> np.ndarray:
-    """Returns random directions by NumPy: the same on every backend and with XLA."""
+    """Returns normal random numbers of `shape` by NumPy: the same on every backend and with XLA."""
     return np.random.default_rng(seed).standard_normal(shape, "float32")
 
 
 def _cut(x: Tensor, chunk: Any) -> Tensor:
-    """(B, N, M W, D) -> (B, N, M, W, D)."""
+    """Splits tokens into chunks of W = `chunk` tokens: (B, N, M W, D) -> (B, N, M, W, D)."""
     batch, heads, _, size = ops.shape(x)
     return ops.reshape(x, (batch, heads, -1, chunk, size))
 
 
 def _joined(x: Tensor) -> Tensor:
-    """(B, N, M, W, D) -> (B, N, M W, D)."""
+    """Joins the chunks: (B, N, M, W, D) -> (B, N, M W, D)."""
     batch, heads, chunks, chunk, size = ops.shape(x)
     return ops.reshape(x, (batch, heads, chunks * chunk, size))
 
 
 def _with_neighbours(x: Tensor, beside: tuple[int, int]) -> Tensor:
-    """(B, N, M, W, ...) -> (B, N, M, S, ...): each chunk with its neighbours, in a ring."""
+    """Adds its neighbours to each chunk, in a ring: (B, N, M, W, ...) -> (B, N, M, S, ...).
+
+    `beside` are the numbers of neighbouring chunks before and after.
+    """
     before, after = beside
     if not before and not after:
         return x
@@ -338,7 +366,10 @@ def _with_neighbours(x: Tensor, beside: tuple[int, int]) -> Tensor:
 
 
 def _spread(probabilities: Tensor, others: Tensor, length: Any) -> Tensor:
-    """Scatters the S keys of a chunk to all T tokens: (B, N, M, W, S) -> (B, N, M, W, T)."""
+    """Adds up the probabilities of S keys by token: (B, N, M, W, S) -> (B, N, M, W, T).
+
+    `others` (B or 1, N or 1, M, S) are the positions of the keys; `length` is T.
+    """
     return ops.matmul(probabilities, ops.one_hot(others, length, dtype=probabilities.dtype))
 
 
@@ -350,9 +381,9 @@ def _normed(x: Tensor) -> Tensor:
 
 
 def _order(buckets: Tensor) -> Tensor:
-    """(B, N, R, T) -> (B, N, R T): order of the tokens by bucket, one round after the other.
+    """Returns the indices that sort tokens by bucket in each round: (B, N, R, T) -> (B, N, R T).
 
-    Tokens of a bucket keep their order.
+    An index is round * T + position. Tokens of a bucket keep their order.
     """
     batch, heads, rounds, length = ops.shape(buckets)
     order = ops.cast(ops.argsort(buckets, axis=-1), "int32")  # stable on every backend
@@ -361,7 +392,7 @@ def _order(buckets: Tensor) -> Tensor:
 
 
 def _rows(x: Tensor, places: Tensor) -> Tensor:
-    """Gathers rows of each head: (B, N, T, D) at (B, N, ...) -> (B, N, ..., D)."""
+    """Gathers rows of x (B, N, T, D) in each head by `places` (B, N, ...): -> (B, N, ..., D)."""
     batch, heads, length, size = ops.shape(x)
     first = ops.arange(batch * heads, dtype="int32") * length
     first = ops.reshape(first, (batch, heads, *(1 for _ in places.shape[2:])))
@@ -369,5 +400,8 @@ def _rows(x: Tensor, places: Tensor) -> Tensor:
 
 
 def _mixed(x: Tensor, shares: Tensor, shape: tuple) -> Tensor:
-    """Weights the rounds by their shares and adds them: (B, N, R T, D) -> (B, N, T, D)."""
+    """Adds up the rounds, weighted by their shares: (B, N, R T, D) -> (B, N, T, D).
+
+    `shares` is (B, N, R, T, 1), and `shape` is (B, N, R, T, -1).
+    """
     return ops.sum(ops.reshape(x, shape) * ops.cast(shares, x.dtype), axis=2)

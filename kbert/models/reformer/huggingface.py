@@ -96,9 +96,9 @@ class Reformer(Architecture):
     )
 
     def rules(self, config: Any, head: str | None) -> list[Rule]:
-        there = "reformer.embeddings"
-        positions = f"{there}.position_embeddings"
-        table = [Rule("encoder/embeddings/token", (f"{there}.word_embeddings.weight",))]
+        module = "reformer.embeddings"
+        positions = f"{module}.position_embeddings"
+        table = [Rule("encoder/embeddings/token", (f"{module}.word_embeddings.weight",))]
         if config.positions == "learned":
             table.append(Rule("encoder/embeddings/position", (f"{positions}.embedding.weight",)))
         else:
@@ -114,23 +114,23 @@ class Reformer(Architecture):
             ]
         for i in range(config.num_layers):
             kind = config.layer_attention(i)
-            here, there = f"encoder/layers/{i}", f"reformer.encoder.layers.{i}"
-            inner = f"{there}.attention.self_attention"
+            path, module = f"encoder/layers/{i}", f"reformer.encoder.layers.{i}"
+            inner = f"{module}.attention.self_attention"
             sources = tuple(f"{inner}.{part}.weight" for part in _PROJECTIONS[kind])
             projection = "qkv" if kind == LOCAL else "qk_v"
             kernels = {
                 projection: sources,
-                "output": (f"{there}.attention.output.dense.weight",),
+                "output": (f"{module}.attention.output.dense.weight",),
             }
             table += [
                 *(
-                    Rule(f"{here}/attention/{name}/kernel", parts, transpose=True)
+                    Rule(f"{path}/attention/{name}/kernel", parts, transpose=True)
                     for name, parts in kernels.items()
                 ),
-                *norm(f"{here}/attention_input_norm", f"{there}.attention.layer_norm"),
-                *norm(f"{here}/feed_forward_input_norm", f"{there}.feed_forward.layer_norm"),
-                *dense(f"{here}/feed_forward/intermediate", f"{there}.feed_forward.dense.dense"),
-                *dense(f"{here}/feed_forward/output", f"{there}.feed_forward.output.dense"),
+                *norm(f"{path}/attention_input_norm", f"{module}.attention.layer_norm"),
+                *norm(f"{path}/feed_forward_input_norm", f"{module}.feed_forward.layer_norm"),
+                *dense(f"{path}/feed_forward/intermediate", f"{module}.feed_forward.dense.dense"),
+                *dense(f"{path}/feed_forward/output", f"{module}.feed_forward.output.dense"),
             ]
         table += norm("encoder/norm", "reformer.encoder.layer_norm")
         if config.attention != "causal":
@@ -141,14 +141,14 @@ class Reformer(Architecture):
         return [*table, *dense("span/dense", "qa_outputs")]
 
     def fold(self, arrays: Arrays, content: Mapping[str, Any]) -> Arrays:
-        """Uses the bias of the head's dense layer, if there is one.
+        """Returns the arrays with one bias of the masked-LM head: its dense layer's, else its own.
 
         In transformers 4 both names are one weight. 5.23 has only the head's own bias and does not
         add it to anything. Since 5.24 the head's own bias is an unused weight.
         """
-        found = dict(arrays)
-        other = found.pop(_OTHER_BIAS, None)
-        return found if other is None else {_BIAS: other, **found}
+        folded = dict(arrays)
+        bias = folded.pop(_OTHER_BIAS, None)
+        return folded if bias is None else {_BIAS: bias, **folded}
 
     def unfold(self, arrays: Arrays, content: Mapping[str, Any]) -> Arrays:
         """Writes the bias under both names, for any version of transformers."""
@@ -208,7 +208,7 @@ class Reformer(Architecture):
         return None  # its dense layer has no counterpart in kbert
 
     def misfits(self, config: Any) -> list[str]:
-        found = []
+        misfits = []
         if config.pooler_activation is not None:
-            found.append("it has no pooler")
-        return found
+            misfits.append("it has no pooler")
+        return misfits

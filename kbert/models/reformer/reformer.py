@@ -90,6 +90,10 @@ class Reformer(Encoder):
     def _run_layers(
         self, inputs: dict[str, Any], training: bool, reads: Reads, positions: Tensor | None
     ) -> Layers:
+        """Runs both residual streams; arguments and result like `Encoder._run_layers`.
+
+        Reversible layers, in training, leave None for all hidden states but the last.
+        """
         if reads.internals:
             raise ValueError(
                 "A Reformer does not support `internals`: it has no scores, queries and keys for "
@@ -137,9 +141,12 @@ class Reformer(Encoder):
         return ops.cast(ops.concatenate([first, second], axis=-1), self.compute_dtype)
 
     def _whole_chunks(self, x: Tensor, inputs: dict[str, Any]) -> tuple[Tensor, dict[str, Tensor]]:
-        """Pads a sequence to whole chunks of all attentions; also returns the padding mask."""
-        marks = inputs.get("padding_mask")
-        marks = None if marks is None else ops.cast(marks, "int32")
+        """Pads x (B, T, H / 2) to whole chunks of all attentions.
+
+        Returns it with a dict of "padding_mask" (B, padded T), empty if nothing is padding.
+        """
+        mask = inputs.get("padding_mask")
+        mask = None if mask is None else ops.cast(mask, "int32")
         batch, length, width = ops.shape(x)
         lengths = self.config.chunk_lengths
         if isinstance(length, int) and length <= lengths[0]:
@@ -147,12 +154,12 @@ class Reformer(Encoder):
         else:
             missing = -length % self.config.chunk_multiple
         if not isinstance(missing, int) or missing:
-            if marks is None:
-                marks = ops.ones((batch, length), dtype="int32")
-            marks = ops.concatenate([marks, ops.zeros((batch, missing), "int32")], axis=1)
+            if mask is None:
+                mask = ops.ones((batch, length), dtype="int32")
+            mask = ops.concatenate([mask, ops.zeros((batch, missing), "int32")], axis=1)
             # Not zeros: normalisation would amplify rounding errors there.
             x = ops.concatenate([x, ops.broadcast_to(x[:, :1], (batch, missing, width))], axis=1)
-        return x, {} if marks is None else {"padding_mask": marks}
+        return x, {} if mask is None else {"padding_mask": mask}
 
 
 class ReformerBlock(Block):
@@ -207,7 +214,11 @@ class ReformerBlock(Block):
         training: bool = False,
         return_attention: bool = False,
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Returns both streams after the layer, (B, T, H / 2), and the probabilities or None."""
+        """Adds attention of `second` to `first`, then the feed-forward part of `first` to `second`.
+
+        Returns both streams, (B, T, H / 2) each, and the probabilities (B, N, T, T), or None if
+        they are not requested.
+        """
         y, *_, probabilities = self._attend(
             second,
             padding_mask=padding_mask,
@@ -221,14 +232,21 @@ class ReformerBlock(Block):
     def attend(
         self, x: Tensor, training: bool = False, buckets: Tensor | None = None, **context: Tensor
     ) -> tuple[Tensor, Tensor | None]:
-        """Returns what the second stream adds to the first, and the buckets or None."""
+        """Returns what is added to the first stream, (B, T, H / 2), and the buckets or None.
+
+        Args:
+            x: (B, T, H / 2), the second stream.
+            training: whether dropout is active.
+            buckets: buckets of an earlier call, for the same attention; None = computed by hashing.
+            **context: further arguments of the attention: `padding_mask`.
+        """
         if buckets is not None:
             context["buckets"] = buckets
-        y, *found, _ = self._attend(x, training=training, **context)
-        return y, found[0] if found else None
+        y, *new_buckets, _ = self._attend(x, training=training, **context)
+        return y, new_buckets[0] if new_buckets else None
 
     def feed(self, x: Tensor, training: bool = False) -> Tensor:
-        """Returns what the first stream adds to the second."""
+        """Returns what is added to the second stream; `x` (B, T, H / 2) is the first stream."""
         x = self.feed_forward_input_norm(x, training=training)
         return self.dropout(self.feed_forward(x, training=training), training=training)
 
@@ -239,7 +257,10 @@ class ReformerBlock(Block):
 
 
 class _ChunkedFeedForward(keras.layers.Layer):
-    """Two dense layers with dropout and an activation between, applied to chunks of tokens."""
+    """Two dense layers with dropout and an activation between, run on chunks of tokens in turn.
+
+    A chunk has `feed_forward_chunk` tokens, so less memory is needed at once. None = no chunks.
+    """
 
     def __init__(self, config: ReformerConfig, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -334,9 +355,11 @@ class AxialEmbeddings(Embeddings):
         number = self.axial_shape[1]
         row, column = places // number, places % number
         vectors = [ops.take(self.rows, row, axis=0), ops.take(self.columns, column, axis=0)]
-        found = ops.cast(ops.concatenate(vectors, axis=-1), x.dtype)
+        position_vectors = ops.cast(ops.concatenate(vectors, axis=-1), x.dtype)
         if training and self.dropout.rate:
-            kept = self.dropout(ops.ones((batch, number), x.dtype), training=training)
+            column_mask = self.dropout(ops.ones((batch, number), x.dtype), training=training)
             column = ops.broadcast_to(column, (batch, length))
-            found = found * ops.take_along_axis(kept, column, axis=1)[..., None]
-        return x + found
+            position_vectors = (
+                position_vectors * ops.take_along_axis(column_mask, column, axis=1)[..., None]
+            )
+        return x + position_vectors

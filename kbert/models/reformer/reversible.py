@@ -26,7 +26,7 @@ _Record: TypeAlias = tuple[list[Tensor], Tensor | None]
 
 
 def is_reversible() -> bool:
-    """Whether this backend supports reversible layers: those that train do."""
+    """Returns whether the Keras backend supports reversible layers: TensorFlow and JAX do."""
     return keras.backend.backend() in ("tensorflow", "jax")
 
 
@@ -51,8 +51,8 @@ def run_reversible(
     values = [as_stored(block.variables) for block in blocks]
     engine = {"tensorflow": _on_tensorflow, "jax": _on_jax}[keras.backend.backend()]
     first, second, new = engine(blocks, values, first, second, dict(context))
-    for block, before, now in zip(blocks, values, new, strict=True):
-        for variable, old, value in zip(block.variables, before, now, strict=True):
+    for block, old_values, new_values in zip(blocks, values, new, strict=True):
+        for variable, old, value in zip(block.variables, old_values, new_values, strict=True):
             if value is not old and not _is_float(value):
                 variable.assign(value)
     return first, second
@@ -65,9 +65,17 @@ def _call(
     context: Mapping[str, Tensor] | None,
     buckets: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None, list[Tensor]]:
-    """Runs a part of a block: the attention if there is a context, otherwise the feed-forward part.
+    """Runs one part of a block in training, without changing its variables.
 
-    Returns what it adds to a stream, the buckets, and the new values of the variables.
+    Args:
+        block: the block.
+        values: values to use for the block's variables.
+        x: (B, T, H), the stream that the part reads.
+        context: further arguments of `attend`; None runs `feed`, the feed-forward part.
+        buckets: buckets that `attend` uses instead of hashing, or None.
+
+    Returns:
+        What is added to the other stream, the buckets, and the new values of the variables.
     """
     with keras.StatelessScope(zip(block.variables, values, strict=True)) as scope:
         if context is None:
@@ -84,7 +92,12 @@ def _forward(
     second: Tensor,
     context: Mapping[str, Tensor],
 ) -> tuple[Tensor, Tensor, list[list[Tensor]], list[tuple[_Record, _Record]]]:
-    """Runs all blocks; returns both streams, new values of variables, and the saved records."""
+    """Runs all blocks on both streams.
+
+    `values` are the values of each block's variables, and `context` further arguments of `attend`.
+    Returns both streams after the last block, the new values, and the records of each block's two
+    parts that `_backward` needs.
+    """
     new, records = [], []
     for block, start in zip(blocks, values, strict=True):
         y, buckets, between = _call(block, start, second, context)
@@ -104,7 +117,7 @@ def _backward(
     context: Mapping[str, Tensor],
     pull: Callable[..., tuple[Tensor, Tensor, list]],
 ) -> tuple[list[list], Tensor, Tensor]:
-    """Returns the gradients of all values (or None), and of both streams before the blocks.
+    """Returns the gradients of all values (None for integers), and of both streams at the input.
 
     Args:
         blocks: blocks in the order in which they ran.
@@ -112,10 +125,11 @@ def _backward(
         streams: both streams after the last block.
         upstream: gradients of `streams`.
         context: integer tensors, further arguments of the blocks' `attend`.
-        pull: `(block, values, x, context, buckets, upstream) -> (y, gradient of x, of values)`.
+        pull: function `(block, values, x, context, buckets, upstream) -> (y, gradient of x,
+            gradients of values)` that differentiates `_call`.
     """
     (first, second), (of_first, of_second) = streams, upstream
-    found = []
+    gradients = []
     for block, (attended, forwarded) in zip(reversed(blocks), reversed(records), strict=True):
         values, _ = forwarded
         y, gradient, of_forward = pull(block, values, first, None, None, of_second)
@@ -123,8 +137,8 @@ def _backward(
         values, buckets = attended
         y, gradient, of_attention = pull(block, values, second, context, buckets, of_first)
         first, of_second = first - y, of_second + gradient
-        found.append([_sum(*pair) for pair in zip(of_forward, of_attention, strict=True)])
-    return found[::-1], of_first, of_second
+        gradients.append([_sum(*pair) for pair in zip(of_forward, of_attention, strict=True)])
+    return gradients[::-1], of_first, of_second
 
 
 def _on_tensorflow(
@@ -134,6 +148,10 @@ def _on_tensorflow(
     second: Tensor,
     context: dict[str, Tensor],
 ) -> tuple[Tensor, Tensor, list[list[Tensor]]]:
+    """Runs all blocks with a custom gradient on TensorFlow; arguments like those of `_forward`.
+
+    Returns both streams after the last block, and the new values of each block's variables.
+    """
     import tensorflow as tf
 
     sizes = [len(x) for x in values]
@@ -149,8 +167,8 @@ def _on_tensorflow(
             tape.watch([*floats, x])
             y, _, _ = _call(block, values, x, context, buckets)
         of_x, *gradients = tape.gradient(y, [x, *floats], output_gradients=upstream)
-        rest = iter(gradients)
-        return y, of_x, [next(rest) if _is_float(value) else None for value in values]
+        remaining = iter(gradients)
+        return y, of_x, [next(remaining) if _is_float(value) else None for value in values]
 
     @tf.custom_gradient
     def call(first: tf.Tensor, second: tf.Tensor, *flat: tf.Tensor) -> Any:
@@ -158,8 +176,8 @@ def _on_tensorflow(
 
         def gradient(*upstream: tf.Tensor) -> list[tf.Tensor | None]:
             pair = tuple(map(tf.convert_to_tensor, upstream))
-            found, *of_streams = _backward(blocks, records, (y1, y2), pair, context, pull)
-            return [*of_streams, *(x for of_block in found for x in of_block)]
+            block_gradients, *of_streams = _backward(blocks, records, (y1, y2), pair, context, pull)
+            return [*of_streams, *(x for of_block in block_gradients for x in of_block)]
 
         return (y1, y2), gradient
 
@@ -176,21 +194,25 @@ def _on_jax(
     second: Tensor,
     context: dict[str, Tensor],
 ) -> tuple[Tensor, Tensor, list[list[Tensor]]]:
+    """Runs all blocks with a custom gradient on JAX; arguments like those of `_forward`.
+
+    Returns both streams after the last block, and the new values of each block's variables.
+    """
     import jax
 
     def pull(
         block: Any, values: list, x: Tensor, context: Any, buckets: Any, upstream: Tensor
     ) -> tuple[Tensor, Tensor, list]:
         def function(floats: list, x: Tensor) -> Tensor:
-            rest = iter(floats)
-            whole = [next(rest) if _is_float(value) else value for value in values]
-            return _call(block, whole, x, context, buckets)[0]
+            remaining = iter(floats)
+            merged = [next(remaining) if _is_float(value) else value for value in values]
+            return _call(block, merged, x, context, buckets)[0]
 
         floats = [value for value in values if _is_float(value)]
         y, vjp = jax.vjp(function, floats, x)
         gradients, of_x = vjp(upstream)
-        rest = iter(gradients)
-        return y, of_x, [next(rest) if _is_float(value) else None for value in values]
+        remaining = iter(gradients)
+        return y, of_x, [next(remaining) if _is_float(value) else None for value in values]
 
     @jax.custom_vjp
     def call(values: list, first: Tensor, second: Tensor, context: dict) -> Any:
@@ -202,15 +224,17 @@ def _on_jax(
 
     def backward(kept: Any, upstream: Any) -> Any:
         values, y1, y2, context, records = kept
-        found, *of_streams = _backward(blocks, records, (y1, y2), upstream[:2], context, pull)
+        block_gradients, *of_streams = _backward(
+            blocks, records, (y1, y2), upstream[:2], context, pull
+        )
         of_values = [
             [_gradient(x, value) for x, value in zip(*of_block, strict=True)]
-            for of_block in zip(found, values, strict=True)
+            for of_block in zip(block_gradients, values, strict=True)
         ]
         return of_values, *of_streams, {name: _gradient(None, x) for name, x in context.items()}
 
     def _gradient(gradient: Any, value: Any) -> Any:
-        """Replaces None by zeros; for integers JAX requires the type float0."""
+        """Returns zeros like `value` if the gradient is None, of JAX's type float0 for integers."""
         if gradient is not None:
             return gradient
         is_float = _is_float(value)
@@ -231,5 +255,5 @@ def _sum(a: Tensor | None, b: Tensor | None) -> Tensor | None:
 
 
 def _split(flat: Sequence[Tensor], sizes: Sequence[int]) -> list[list[Tensor]]:
-    rest = iter(flat)
-    return [[next(rest) for _ in range(size)] for size in sizes]
+    remaining = iter(flat)
+    return [[next(remaining) for _ in range(size)] for size in sizes]

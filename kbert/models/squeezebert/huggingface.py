@@ -44,9 +44,9 @@ class SqueezeBert(Bert):
         table = {rule.name: rule for rule in super().rules(config, head)}
         width, groups = config.hidden_size, _groups(config)
         for i in range(config.num_layers):
-            here, there = f"encoder/layers/{i}", f"{self.prefix}.encoder.layers.{i}"
+            path, module = f"encoder/layers/{i}", f"{self.prefix}.encoder.layers.{i}"
             for name in ("kernel", "bias"):
-                del table[f"{here}/attention/qkv/{name}"]
+                del table[f"{path}/attention/qkv/{name}"]
             grouped = {
                 **{f"attention/{name}": f"attention.{name}" for name in ("query", "key", "value")},
                 "feed_forward/intermediate": "intermediate.conv1d",
@@ -54,46 +54,46 @@ class SqueezeBert(Bert):
             }
             changed = [
                 Rule(
-                    f"{here}/attention/output/kernel",
-                    (f"{there}.post_attention.conv1d.weight",),
+                    f"{path}/attention/output/kernel",
+                    (f"{module}.post_attention.conv1d.weight",),
                     transpose=True,
                     shapes=((width, width), (width, width, 1)),
                 ),
-                dense(f"{here}/attention/output", f"{there}.post_attention.conv1d")[1],
-                *norm(f"{here}/attention_norm", f"{there}.post_attention.layernorm"),
-                *norm(f"{here}/feed_forward_norm", f"{there}.output.layernorm"),
+                dense(f"{path}/attention/output", f"{module}.post_attention.conv1d")[1],
+                *norm(f"{path}/attention_norm", f"{module}.post_attention.layernorm"),
+                *norm(f"{path}/feed_forward_norm", f"{module}.output.layernorm"),
             ]
             for ours, theirs in grouped.items():
                 kernel = _GroupedKernel(
-                    f"{here}/{ours}/kernel", (f"{there}.{theirs}.weight",), groups=groups
+                    f"{path}/{ours}/kernel", (f"{module}.{theirs}.weight",), groups=groups
                 )
-                changed += [kernel, dense(f"{here}/{ours}", f"{there}.{theirs}")[1]]
+                changed += [kernel, dense(f"{path}/{ours}", f"{module}.{theirs}")[1]]
             table.update({rule.name: rule for rule in changed})
         return list(table.values())
 
     def read_fields(self, content: Mapping[str, Any], source: str) -> dict[str, Any]:
-        found = super().read_fields(content, source)
-        said = {key: content.get(key, _USUAL_GROUPS) for key in _GROUPED}
-        first, *others = said.values()
-        if any(number != first for number in others):
+        fields = super().read_fields(content, source)
+        group_counts = {key: content.get(key, _USUAL_GROUPS) for key in _GROUPED}
+        first, *other_counts = group_counts.values()
+        if any(number != first for number in other_counts):
             raise ValueError(
                 "All grouped layers must have the same number of groups. Received: "
-                f"{', '.join(f'{key}={value}' for key, value in said.items())} in {source}"
+                f"{', '.join(f'{key}={value}' for key, value in group_counts.items())} in {source}"
             )
-        width, hidden = content.get("embedding_size", found["hidden_size"]), found["hidden_size"]
+        width, hidden = content.get("embedding_size", fields["hidden_size"]), fields["hidden_size"]
         if width != hidden:
             raise ValueError(
                 "`embedding_size` of a SqueezeBERT must be its `hidden_size`. Received: "
                 f"embedding_size={width}, hidden_size={hidden} in {source}"
             )
-        if found["layer_norm_epsilon"] != _EPSILON:
+        if fields["layer_norm_epsilon"] != _EPSILON:
             raise ValueError(
                 f"`layer_norm_eps` must be {_EPSILON}: SqueezeBERT's layers have this epsilon "
                 "with any config, and all of kbert's norms have the same one. Received: "
-                f"layer_norm_eps={found['layer_norm_epsilon']} in {source}"
+                f"layer_norm_eps={fields['layer_norm_epsilon']} in {source}"
             )
         groups = {} if first == _USUAL_GROUPS else {"num_groups": first}
-        return {**found, "part": {"name": self.part, **groups}}
+        return {**fields, "part": {"name": self.part, **groups}}
 
     def write_fields(self, config: Any, tokenizer: TokenizerLike | None) -> dict[str, Any]:
         return {
@@ -103,12 +103,12 @@ class SqueezeBert(Bert):
         }
 
     def misfits(self, config: Any) -> list[str]:
-        found = super().misfits(config)
+        misfits = super().misfits(config)
         if config.part is None or config.part["name"] != self.part:
-            found.append(f"its part is {self.part!r}")
+            misfits.append(f"its part is {self.part!r}")
         if config.layer_norm_epsilon != _EPSILON:
-            found.append(f"its epsilon is {_EPSILON}")
-        return found
+            misfits.append(f"its epsilon is {_EPSILON}")
+        return misfits
 
 
 def _groups(config: Any) -> int:
@@ -130,5 +130,5 @@ class _GroupedKernel(Rule):
 
     def write(self, array: np.ndarray) -> dict[str, np.ndarray]:
         groups, inputs, outputs = array.shape
-        there = array.transpose(0, 2, 1).reshape(groups * outputs, inputs, 1)
-        return {self.sources[0]: there}
+        kernel = array.transpose(0, 2, 1).reshape(groups * outputs, inputs, 1)
+        return {self.sources[0]: kernel}

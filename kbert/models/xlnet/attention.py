@@ -26,7 +26,7 @@ from kbert.layers.positions import distance_products, relative_shift, relative_s
 def distance_vectors(
     length: Tensor, memory_length: Tensor, hidden_size: int, clamp_length: int | None = None
 ) -> Tensor:
-    """Returns sines, then cosines, of the distances from M + T - 1 down to -T.
+    """Returns sinusoids of the distances from M + T - 1 down to -T: sines, then cosines.
 
     Args:
         length: number of tokens, T.
@@ -101,7 +101,7 @@ class RelativeAttention(SelfAttention):
         query_bias: Tensor | None = None,
         query_positions: Tensor | None = None,
     ) -> Any:
-        """Attends.
+        """Attends from x, and from `queries` if there are any, to the memory and x.
 
         Args:
             x: (B, T, H).
@@ -124,15 +124,15 @@ class RelativeAttention(SelfAttention):
             ValueError: `shared` is None.
         """
         query, key, value = self._project_behind(x, memory)
-        outputs, made = self._attended(x, query, key, value, bias, training, positions, shared)
+        outputs, internals = self._attended(x, query, key, value, bias, training, positions, shared)
         if queries is None:
-            return outputs, made
+            return outputs, internals
         products = self.products(self._queries(queries), key, query_positions, shared, training)
-        found, _ = self._attend_by(products, value, query_bias, training)
+        query_outputs, _ = self._attend_by(products, value, query_bias, training)
         if query_bias is not None:
             sees = ops.any(query_bias > -PENALTY / 2, axis=-1)[:, 0, :, None]  # (B, P, 1)
-            found = ops.where(sees, found, ops.zeros_like(found))
-        return (outputs, found), made
+            query_outputs = ops.where(sees, query_outputs, ops.zeros_like(query_outputs))
+        return (outputs, query_outputs), internals
 
     def products(
         self,
@@ -142,7 +142,9 @@ class RelativeAttention(SelfAttention):
         shared: Tensors | None,
         training: bool,
     ) -> Tensor:
-        """Like `SelfAttention.products`, with the terms of distance and segment.
+        """Returns the scores by content, distance and segment, without the bias.
+
+        Arguments are those of `SelfAttention.products`; `shared` is described at `call`.
 
         Raises:
             ValueError: `shared` is None.
@@ -171,7 +173,7 @@ class RelativeAttention(SelfAttention):
         return products
 
     def _project_behind(self, x: Tensor, memory: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        """Returns queries of x (B, N, T, D), and keys and values of memory and x (B, N, S, D)."""
+        """Returns queries (B, N, T, D) of x, and keys and values (B, N, S, D) of memory and x."""
         if memory is None:
             return self._project(x)
         tokens = ops.concatenate([ops.cast(memory, x.dtype), x], axis=1)
@@ -254,7 +256,11 @@ class XlnetBlock(Block):
         queries: Tensor | None = None,
         **options: Any,
     ) -> Any:
-        """Like `Block.call`; `options` and the second stream `queries` are for the attention."""
+        """Like `Block.call`, with a second stream `queries` (B, P, H) or None.
+
+        With queries the first result is a pair of both streams' outputs. `options` are further
+        arguments of `RelativeAttention.call`.
+        """
         outputs, attention = self.attention(
             x,
             bias,

@@ -92,8 +92,8 @@ class XlNet(Architecture):
         ]
         biases = {"content": "r_w_bias", "distance": "r_r_bias", "segment": "r_s_bias"}
         for i in range(config.num_layers):
-            here, there = f"encoder/layers/{i}", f"transformer.layer.{i}"
-            attention, inner = f"{here}/attention", f"{there}.rel_attn"
+            path, module = f"encoder/layers/{i}", f"transformer.layer.{i}"
+            attention, inner = f"{path}/attention", f"{module}.rel_attn"
             parts = tuple(f"{inner}.{part}" for part in "qkv")
             table += [
                 Rule(f"{attention}/qkv/kernel", parts, shapes=(square, split)),
@@ -109,10 +109,10 @@ class XlNet(Architecture):
                     for name, source in biases.items()
                 ),
                 Rule(f"{attention}/segments", (f"{inner}.seg_embed",)),
-                *norm(f"{here}/attention_norm", f"{inner}.layer_norm"),
-                *dense(f"{here}/feed_forward/intermediate", f"{there}.ff.layer_1"),
-                *dense(f"{here}/feed_forward/output", f"{there}.ff.layer_2"),
-                *norm(f"{here}/feed_forward_norm", f"{there}.ff.layer_norm"),
+                *norm(f"{path}/attention_norm", f"{inner}.layer_norm"),
+                *dense(f"{path}/feed_forward/intermediate", f"{module}.ff.layer_1"),
+                *dense(f"{path}/feed_forward/output", f"{module}.ff.layer_2"),
+                *norm(f"{path}/feed_forward_norm", f"{module}.ff.layer_norm"),
             ]
         classes = "classifier" if head == "tokens" else _PROJECTION
         return [
@@ -124,17 +124,17 @@ class XlNet(Architecture):
         ]
 
     def read_fields(self, content: Mapping[str, Any], source: str) -> dict[str, Any]:
-        found = super().read_fields(content, source)
+        fields = super().read_fields(content, source)
         kind = content.get("attn_type", "bi")
         if kind not in list(_ATTENTION):  # a list: `kind` may be unhashable
             raise ValueError(
                 f"`attn_type` must be {' or '.join(_ATTENTION)}. Received: {kind!r} in {source}"
             )
-        check_head_size("d_head", content, found, source)
+        check_head_size("d_head", content, fields, source)
         clamp = content.get("clamp_len", -1)
         return {
-            **found,
-            "attention_dropout": found["dropout"],
+            **fields,
+            "attention_dropout": fields["dropout"],
             "attention": _ATTENTION[kind],
             "clamp_length": None if isinstance(clamp, int) and clamp < 1 else clamp,
             "reuse_length": content.get("reuse_len") or None,
@@ -171,7 +171,7 @@ class XlNet(Architecture):
         return known_activation(name, {"tanh": "tanh"}, "`summary_activation`", "the config")
 
     def misfits(self, config: EncoderConfig) -> list[str]:
-        found = super().misfits(config)
+        misfits = super().misfits(config)
         if config.attention_dropout != config.dropout:
-            found.append("its attention dropout equals its dropout")
-        return found
+            misfits.append("its attention dropout equals its dropout")
+        return misfits

@@ -87,6 +87,7 @@ class Xlnet(Encoder):
         return self._layer_block(f"layers_{group}")
 
     def _layer_block(self, name: str, **options: Any) -> keras.layers.Layer:
+        """Makes a block from the config; `options` are further arguments of `XlnetBlock`."""
         config, policy = self.config, {"dtype": self.dtype_policy}
         return XlnetBlock(
             config.num_heads,
@@ -109,50 +110,55 @@ class Xlnet(Encoder):
     def _run_layers(
         self, inputs: dict[str, Any], training: bool, reads: Reads, positions: Tensor | None
     ) -> Layers:
+        """Runs both streams; arguments and result like `Encoder._run_layers`.
+
+        `Layers.more` has "queries" and "memory", if the batch has such inputs.
+        """
         targets, memory = inputs.get("target_positions"), inputs.get("memory")
         self._check(inputs)
         length = ops.shape(inputs["token_ids"])[1]
-        before = 0 if memory is None else ops.shape(memory)[2]
+        memory_length = 0 if memory is None else ops.shape(memory)[2]
         distances = distance_vectors(
-            length, before, self.config.hidden_size, self.config.clamp_length
+            length, memory_length, self.config.hidden_size, self.config.clamp_length
         )
         shared = {"distances": self.dropout(distances, training=training)}
         if inputs.get("segment_ids") is not None:
             segments = ops.cast(inputs["segment_ids"], "int32")
-            others = segments[:, :, None] != _behind(segments, before, 0)[:, None]
-            shared["is_other_segment"] = ops.cast(others, "int32")
-        bias = _bias(self._sees(inputs, before))
+            is_other = segments[:, :, None] != _behind(segments, memory_length, 0)[:, None]
+            shared["is_other_segment"] = ops.cast(is_other, "int32")
+        bias = _bias(self._sees(inputs, memory_length))
         options: dict[str, Any] = {"shared": shared, "training": training}
         x = self.embeddings(inputs["token_ids"], training=training)
         queries = None
         if targets is not None:
             queries = self.dropout(self.query(targets), training=training)
-            options["query_bias"] = _bias(self._sees(inputs, before, targets))
+            options["query_bias"] = _bias(self._sees(inputs, memory_length, targets))
             options["query_positions"] = targets
         hidden_states, attention = [x], []
         for layer, block in enumerate(self.blocks):
-            of_layer: dict[str, Any] = {}
+            layer_options: dict[str, Any] = {}
             if memory is not None:
-                of_layer["memory"] = ops.stop_gradient(memory[layer])
+                layer_options["memory"] = ops.stop_gradient(memory[layer])
             if queries is not None:
-                of_layer["queries"] = queries
+                layer_options["queries"] = queries
             elif block is self.blocks[-1] and getattr(block, "takes_positions", False):
-                of_layer["positions"], positions = positions, None
-            x, weights = run_layer(block, x, bias, select=reads.select, **options, **of_layer)
+                layer_options["positions"], positions = positions, None
+            x, weights = run_layer(block, x, bias, select=reads.select, **options, **layer_options)
             if queries is not None:
                 x, queries = x
             hidden_states.append(x)
             attention.append(weights)
-        more = {}
+        further_outputs = {}
         if queries is not None:
-            more["queries"] = self.dropout(queries, training=training)
+            further_outputs["queries"] = self.dropout(queries, training=training)
         if memory is not None:
-            more["memory"] = self._remember(memory, hidden_states[:-1])
+            further_outputs["memory"] = self._remember(memory, hidden_states[:-1])
         x = self.dropout(x, training=training)
         hidden_states[-1] = x if positions is None else gather_positions(x, positions)
-        return Layers(hidden_states, attention, more)
+        return Layers(hidden_states, attention, further_outputs)
 
     def _check(self, inputs: Tensors) -> None:
+        """Raises ValueError for targets without an order, or a memory that does not fit."""
         order, targets = inputs.get("order_ids"), inputs.get("target_positions")
         if targets is not None and order is None:
             raise ValueError(
@@ -174,9 +180,15 @@ class Xlnet(Encoder):
             )
 
     def _sees(self, inputs: Tensors, before: Tensor, targets: Tensor | None = None) -> Any:
-        """Returns which keys the tokens, or the queries at `targets`, attend to.
+        """Returns a mask of the keys that each token, or each query at `targets`, attends to.
 
-        The result is (B or 1, T or 1, S), with P instead of T for queries; None = all.
+        Args:
+            inputs: inputs of `call`, by name.
+            before: number of tokens of the memory, M.
+            targets: (B, P), positions of the queries; None = the mask of the tokens.
+
+        Returns:
+            (B or 1, T or 1, S) bool, with P instead of T for queries; None = all keys.
         """
         order, padding = inputs.get("order_ids"), inputs.get("padding_mask")
         examples = inputs.get("example_ids")
@@ -200,29 +212,36 @@ class Xlnet(Encoder):
                 sees = ops.concatenate([ops.ones(shape, dtype="bool"), sees], axis=-1)
             keep.append(sees)
         if examples is not None:
-            own = examples if targets is None else ops.take_along_axis(examples, targets, axis=1)
-            keep.append(own[:, :, None] == examples[:, None])
+            query_examples = (
+                examples if targets is None else ops.take_along_axis(examples, targets, axis=1)
+            )
+            keep.append(query_examples[:, :, None] == examples[:, None])
         elif padding is not None:
             keep.append((_behind(ops.cast(padding, "int32"), before, 1) > 0)[:, None])
         if not keep:
             return None
-        found = keep[0]
+        mask = keep[0]
         for sees in keep[1:]:
-            found = ops.logical_and(found, sees)
-        return found
+            mask = ops.logical_and(mask, sees)
+        return mask
 
     def _bounds(self, inputs: Tensors) -> bool:
-        """Returns whether `same_length` applies to these inputs."""
+        """Returns whether `same_length` limits how far back tokens attend, for these inputs."""
         return True
 
     def _remember(self, memory: Tensor, states: list) -> Tensor:
+        """Returns the new memory (L, B, M, H): the last M inputs of each layer, without gradient.
+
+        They come from the old memory (L, B, M, H) and the first `reuse_length` tokens of `states`,
+        the inputs (B, T, H) of the L layers.
+        """
         length = ops.shape(memory)[2]
-        kept = []
+        memories = []
         for old, new in zip(ops.unstack(memory, self.config.num_layers), states, strict=True):
             new = new[:, : self.config.reuse_length]
-            whole = ops.concatenate([ops.cast(old, new.dtype), new], axis=1)
-            kept.append(whole[:, ops.shape(whole)[1] - length :])
-        return ops.stop_gradient(ops.stack(kept))
+            joined = ops.concatenate([ops.cast(old, new.dtype), new], axis=1)
+            memories.append(joined[:, ops.shape(joined)[1] - length :])
+        return ops.stop_gradient(ops.stack(memories))
 
     def _number_of_keys(self, inputs: Tensors) -> int | None:
         length, memory = inputs["token_ids"].shape[1], inputs.get("memory")
@@ -257,16 +276,19 @@ class _Query(keras.layers.Layer):
         )
 
     def call(self, positions: Tensor) -> Tensor:
-        """(B, P) -> (B, P, H)."""
+        """Repeats the vector for queries at `positions`: (B, P) -> (B, P, H)."""
         return self.vector + ops.zeros((*ops.shape(positions), 1), self.compute_dtype)
 
 
 def _behind(x: Tensor, before: Tensor, value: int) -> Tensor:
-    """(B, T) -> (B, M + T), with `value` for the tokens of the memory."""
+    """Puts `before` = M columns of `value`, for the memory, before x: (B, T) -> (B, M + T)."""
     filled = ops.full((ops.shape(x)[0], before), value, dtype=x.dtype)
     return ops.concatenate([filled, x], axis=-1)
 
 
 def _bias(sees: Tensor | None) -> Tensor | None:
-    """Converts a mask (B or 1, T or 1, S) to a bias of scores, (B or 1, 1, T or 1, S)."""
+    """Converts a mask (B or 1, T or 1, S), True where a key is attended to, to a bias of scores.
+
+    The bias is (B or 1, 1, T or 1, S); None stays None.
+    """
     return None if sees is None else mask_bias(sees)[:, None]

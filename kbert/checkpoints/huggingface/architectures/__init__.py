@@ -44,7 +44,7 @@ def identify(content: Mapping[str, Any], source: str, names: Collection[str] = (
 
     Configs of 2019 have no `model_type`. They are identified by the class names under
     `architectures`, else by the prefix of the weight names. A config with neither is BERT's, like
-    Google's own.
+    Google's own. A key of an architecture's `marks` decides between those with one `model_type`.
 
     Args:
         content: key -> value of `config.json`.
@@ -88,19 +88,19 @@ def _check_is_bert(content: Mapping[str, Any], source: str) -> None:
             "A config.json with one segment must have `model_type` or `architectures`, as BERT "
             f"and RoBERTa count positions differently: add `model_type` to it. Received: {source}"
         )
-    others = {*content} - {*Bert.fields, *Bert.ignored}
-    own = {x.model_type: others & {*x.fields} for x in architectures().values()}
-    name = max(own, key=lambda name: len(own[name]))
-    if len(own[name]) > 1:
+    other_keys = {*content} - {*Bert.fields, *Bert.ignored}
+    matching_keys = {x.model_type: other_keys & {*x.fields} for x in architectures().values()}
+    name = max(matching_keys, key=lambda name: len(matching_keys[name]))
+    if len(matching_keys[name]) > 1:
         raise ValueError(
             "A config.json without `model_type` and `architectures` is read as BERT's, but this "
             f'one has keys of another architecture: perhaps add "model_type": "{name}" to it. '
-            f"Received: {', '.join(sorted(own[name]))} in {source}"
+            f"Received: {', '.join(sorted(matching_keys[name]))} in {source}"
         )
 
 
 def _of_class(content: Mapping[str, Any]) -> str | None:
-    """Returns the `model_type` of the first class under `architectures`; None if unknown."""
+    """Returns the `model_type` of the first class in a config's `architectures`; None = unknown."""
     classes = content.get("architectures")
     first = classes[0] if isinstance(classes, list) and classes else None
     if not isinstance(first, str):
@@ -112,7 +112,10 @@ def _of_class(content: Mapping[str, Any]) -> str | None:
 
 
 def _of_prefix(names: Collection[str]) -> str | None:
-    """Returns the first `model_type` whose prefix occurs in the weight names, or None."""
+    """Returns the first `model_type` whose prefix occurs in the weight names, or None.
+
+    The prefixes "model" and "transformer" do not count: several architectures have them.
+    """
     prefixes = {name.partition(".")[0] for name in names} - _SHARED_PREFIXES
     for architecture in architectures().values():
         if architecture.prefix in prefixes:
@@ -143,7 +146,7 @@ def find(model_type: str, source: str) -> Architecture:
 
 
 def is_decisive(key: str) -> bool:
-    """Whether a key changes what a model computes, in a known architecture or judged by its name.
+    """Whether a config key changes what a model computes, in a known architecture or by its name.
 
     Such keys are not all recognised: an architecture unknown to kbert may use any name.
 
@@ -154,8 +157,10 @@ def is_decisive(key: str) -> bool:
     if _DECISIVE.search(key):
         return True
     tables = architectures().values()
-    own = ({*x.fields, *x.required, *(x.ignored - Bert.ignored - {"auto_map"})} for x in tables)
-    return any(key in keys for keys in own)
+    known_keys = (
+        {*x.fields, *x.required, *(x.ignored - Bert.ignored - {"auto_map"})} for x in tables
+    )
+    return any(key in keys for keys in known_keys)
 
 
 def infer(config: Config, names: Iterable[str], tokenizer_kind: str | None) -> str:

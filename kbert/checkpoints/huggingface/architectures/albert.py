@@ -62,16 +62,16 @@ class Albert(Architecture):
             *dense("encoder/embeddings/projection", _PROJECTION),
         ]
         for i in range(config.num_blocks):
-            here = f"encoder/layers/{i}"
-            there = f"albert.encoder.albert_layer_groups.{i}.albert_layers.0"
-            parts = [f"{there}.attention.{part}" for part in ("query", "key", "value")]
+            layer = f"encoder/layers/{i}"
+            source = f"albert.encoder.albert_layer_groups.{i}.albert_layers.0"
+            parts = [f"{source}.attention.{part}" for part in ("query", "key", "value")]
             table += [
-                *dense(f"{here}/attention/qkv", *parts),
-                *dense(f"{here}/attention/output", f"{there}.attention.dense"),
-                *norm(f"{here}/attention_norm", f"{there}.attention.LayerNorm"),
-                *dense(f"{here}/feed_forward/intermediate", f"{there}.ffn"),
-                *dense(f"{here}/feed_forward/output", f"{there}.ffn_output"),
-                *norm(f"{here}/feed_forward_norm", f"{there}.full_layer_layer_norm"),
+                *dense(f"{layer}/attention/qkv", *parts),
+                *dense(f"{layer}/attention/output", f"{source}.attention.dense"),
+                *norm(f"{layer}/attention_norm", f"{source}.attention.LayerNorm"),
+                *dense(f"{layer}/feed_forward/intermediate", f"{source}.ffn"),
+                *dense(f"{layer}/feed_forward/output", f"{source}.ffn_output"),
+                *norm(f"{layer}/feed_forward_norm", f"{source}.full_layer_layer_norm"),
             ]
         return [
             *table,
@@ -129,8 +129,8 @@ class Albert(Architecture):
 
 
 def _check_groups(layers: int, groups: int, source: str) -> None:
-    """Checks the groups against `AlbertTransformer.forward` in modeling_albert.py.
+    """Raises ValueError if transformers assigns a layer to another group than kbert.
 
-    For 18 layers in 14 groups the two differ.
+    (`AlbertTransformer.forward` in modeling_albert.py.) The two differ for 18 layers in 14 groups.
     """
     check_groups(layers, groups, lambda i: int(i / (layers / groups)), "Hugging Face", source)

@@ -151,17 +151,22 @@ class Architecture:
         raise NotImplementedError
 
     def modernised(self, content: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Returns the content of a config with keys of old versions renamed to today's."""
+        """Returns the content of a `config.json` with keys of old versions renamed to today's."""
         return content
 
     def read_fields(self, content: Mapping[str, Any], source: str) -> dict[str, Any]:
-        """Returns the fields of `config_class` from the checked content of a config."""
+        """Returns field of `config_class` -> value, from the content of a `config.json`.
+
+        Args:
+            content: key -> value, accepted by `check_keys`.
+            source: where the config is from, for messages.
+        """
         return {
             field: content.get(key, self.defaults.get(key)) for key, field in self.fields.items()
         }
 
     def write_fields(self, config: Any, tokenizer: TokenizerLike | None) -> dict[str, Any]:
-        """Returns the content of transformers' config; reverses `read_fields`.
+        """Returns key -> value of transformers' `config.json`; reverses `read_fields`.
 
         Args:
             config: config of the model.
@@ -171,9 +176,14 @@ class Architecture:
         return fields if tokenizer is None else {**fields, "pad_token_id": tokenizer.pad_id}
 
     def classifier(self, content: Mapping[str, Any], arrays: Arrays) -> str | None:
-        """Returns the one of `CLASSIFIERS` in the weights, or None.
+        """Returns which one of `CLASSIFIERS` is in the weights, or None.
 
-        All have the same name, so the class under `architectures` decides, else other weights.
+        All have the same name in transformers. So the class under `architectures` decides, else
+        other weights.
+
+        Args:
+            content: key -> value of `config.json`.
+            arrays: name in transformers -> array.
         """
         if not any(name.startswith("classifier.") for name in arrays):
             return None
@@ -200,59 +210,78 @@ class Architecture:
         return self.masked_lm_activation
 
     def fold(self, arrays: Arrays, content: Mapping[str, Any]) -> Arrays:
-        """Converts arrays before the renames of reading; merges weights kbert lacks."""
+        """Prepares transformers' arrays for the renames of reading; merges weights kbert lacks.
+
+        Args:
+            arrays: name in transformers -> array.
+            content: key -> value of `config.json`.
+        """
         return arrays
 
     def unfold(self, arrays: Arrays, content: Mapping[str, Any]) -> Arrays:
-        """Converts arrays after the renames of writing; adds weights that kbert does not have."""
+        """Converts arrays after the renames of writing; adds weights that kbert does not have.
+
+        Args:
+            arrays: name in transformers -> array.
+            content: key -> value of `config.json`.
+        """
         return arrays
 
     def incompatibilities(self, config: Any) -> list[str]:
-        """Returns the reasons why this architecture cannot be the model; empty if it can."""
+        """Returns why a model with this config cannot be this architecture; empty if it can be."""
         kind: type[Any] = self.config_class  # all of them have an activation, unlike Config
         if not isinstance(config, kind) or config.kind != kind.kind:
             return [f"its config is of the kind {kind.__name__}"]
-        told = {*self.fields.values(), *self.unsaid, *self.own_fields}
-        told |= {"head_activation"} if self.masked_lm_activation else set()
+        checked_fields = {*self.fields.values(), *self.unsaid, *self.own_fields}
+        checked_fields |= {"head_activation"} if self.masked_lm_activation else set()
         values = {
             field.name: field.default
             for field in dataclasses.fields(kind)
-            if field.name not in told
+            if field.name not in checked_fields
         } | dict(self.fixed)
-        found = [
+        reasons = [
             f"{field} is {value!r} in all of them"
             for field, value in values.items()
             if getattr(config, field) != value
         ]
         if config.activation not in self.activations.values():
-            found.append(f"it has no activation {config.activation!r}")
+            reasons.append(f"it has no activation {config.activation!r}")
         if self.masked_lm_activation and config.head_activation not in (
             None,
             self.masked_lm_activation,
         ):
-            found.append(f"its masked-LM head has the activation {self.masked_lm_activation!r}")
-        return found + self.misfits(config)
+            reasons.append(f"its masked-LM head has the activation {self.masked_lm_activation!r}")
+        return reasons + self.misfits(config)
 
     def misfits(self, config: Any) -> list[str]:
-        """Returns those `incompatibilities` that are specific to a kind of model."""
-        found = []
+        """Returns those `incompatibilities` that depend on the kind of model.
+
+        Here they are an encoder's; architectures override or extend them.
+        """
+        reasons = []
         if config.embedding_width != config.hidden_size and not self.factorised:
-            found.append("its embeddings have the hidden width")
+            reasons.append("its embeddings have the hidden width")
         if config.num_layer_groups is not None and not self.shared_layers:
-            found.append("its layers share no weights")
+            reasons.append("its layers share no weights")
         if config.num_segments < self.min_segments:
-            found.append(f"it has {self.min_segments} or more segments")
+            reasons.append(f"it has {self.min_segments} or more segments")
         if config.pooler_activation not in (None, *self.pooler_activations):
-            found.append(f"its pooler has {' or '.join(self.pooler_activations)}")
-        return found
+            reasons.append(f"its pooler has {' or '.join(self.pooler_activations)}")
+        return reasons
 
     def check_masked_lm(self, config: Any, arrays: Arrays) -> None:
-        """Raises ValueError if the masked-LM head has another activation there than in kbert."""
-        own = self.masked_lm_activation
-        if own and own != config.transform_activation and "masked_lm/bias" in arrays:
+        """Raises ValueError if a masked-LM head has another activation in transformers than here.
+
+        Args:
+            config: config of the model.
+            arrays: kbert's weight name -> array; weights without that head pass.
+        """
+        activation = self.masked_lm_activation
+        if activation and activation != config.transform_activation and "masked_lm/bias" in arrays:
             raise ValueError(
-                f"The masked-LM head of {self.title} must have the activation {own!r}, whatever "
-                f"the config. Received: a head with the activation {config.transform_activation!r}"
+                f"The masked-LM head of {self.title} must have the activation {activation!r}, "
+                "whatever the config. Received: a head with the activation "
+                f"{config.transform_activation!r}"
             )
 
 
@@ -261,7 +290,11 @@ def check_head_size(
 ) -> None:
     """Raises ValueError unless the heads' widths add up to the hidden width.
 
-    The key of the head width may be absent.
+    Args:
+        key: config key of the width of one head, which may be absent.
+        content: key -> value of `config.json`.
+        fields: field -> value of the config, with `num_heads` and `hidden_size`.
+        source: where the config is from, for the error message.
     """
     size, heads, width = content.get(key), fields["num_heads"], fields["hidden_size"]
     if size is None:
@@ -274,15 +307,24 @@ def check_head_size(
 
 
 def clipped(window: Any, widest: int | None) -> Any:
-    """Limits a window to the widest that makes a difference.
+    """Returns a window in tokens, limited to the widest that makes a difference.
 
-    A value that is not a number is returned unchanged: the config raises for it.
+    A window that is not an int is returned unchanged: the config raises for it.
+
+    Args:
+        window: window in a config.
+        widest: limit in tokens; None or 0 = no limit.
     """
     return min(window, widest) if isinstance(window, int) and widest else window
 
 
 def dense(name: str, *sources: str) -> tuple[Rule, Rule]:
-    """Returns the rules of a dense layer, `Linear` in PyTorch."""
+    """Returns the rules of a dense layer, `Linear` in PyTorch.
+
+    Args:
+        name: kbert's name of the layer.
+        *sources: names in transformers; several layers there become one in kbert.
+    """
     return (
         Rule(f"{name}/kernel", tuple(f"{source}.weight" for source in sources), transpose=True),
         Rule(f"{name}/bias", tuple(f"{source}.bias" for source in sources)),
@@ -290,23 +332,23 @@ def dense(name: str, *sources: str) -> tuple[Rule, Rule]:
 
 
 def norm(name: str, source: str) -> tuple[Rule, Rule]:
-    """Returns the rules of a LayerNorm."""
+    """Returns the rules of a LayerNorm; `name` is kbert's name of it, `source` transformers'."""
     return Rule(f"{name}/gamma", (f"{source}.weight",)), Rule(f"{name}/beta", (f"{source}.bias",))
 
 
 def fine_tuned_rules(head: str | None, classifier: str) -> list[Rule]:
-    """Returns the rules of the last layer of fine-tuned heads.
+    """Returns the rules of the last layers of fine-tuned heads: the span head, and `head` if given.
 
     Args:
         head: one of `CLASSIFIERS` that is in the weights, or None.
-        classifier: name of its last layer in transformers.
+        classifier: name of the last layer of `head` in transformers.
     """
     classes = dense(f"{head}/dense", classifier) if head else ()
     return [*dense("span/dense", "qa_outputs"), *classes]
 
 
 def has_inner_classifier(names: Container[str]) -> bool:
-    """Whether the classifier has a dense layer of its own before the last one."""
+    """Whether names of transformers include a dense layer before the classifier's last one."""
     return "classifier.dense.weight" in names
 
 

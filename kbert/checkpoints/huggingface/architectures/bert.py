@@ -78,7 +78,7 @@ def encoder_rules(config: EncoderConfig, prefix: str, tied: tuple[str, ...]) -> 
 
     Args:
         config: config of the encoder.
-        prefix: prefix of the names in transformers.
+        prefix: first part of the names in transformers, such as "bert".
         tied: names in transformers of copies of the token table.
     """
     table = [
@@ -86,15 +86,15 @@ def encoder_rules(config: EncoderConfig, prefix: str, tied: tuple[str, ...]) -> 
         Rule("encoder/embeddings/segment", (f"{prefix}.embeddings.token_type_embeddings.weight",)),
     ]
     for i in range(config.num_layers):
-        here, there = f"encoder/layers/{i}", f"{prefix}.encoder.layer.{i}"
-        parts = [f"{there}.attention.self.{part}" for part in ("query", "key", "value")]
+        layer, source = f"encoder/layers/{i}", f"{prefix}.encoder.layer.{i}"
+        parts = [f"{source}.attention.self.{part}" for part in ("query", "key", "value")]
         table += [
-            *dense(f"{here}/attention/qkv", *parts),
-            *dense(f"{here}/attention/output", f"{there}.attention.output.dense"),
-            *norm(f"{here}/attention_norm", f"{there}.attention.output.LayerNorm"),
-            *dense(f"{here}/feed_forward/intermediate", f"{there}.intermediate.dense"),
-            *dense(f"{here}/feed_forward/output", f"{there}.output.dense"),
-            *norm(f"{here}/feed_forward_norm", f"{there}.output.LayerNorm"),
+            *dense(f"{layer}/attention/qkv", *parts),
+            *dense(f"{layer}/attention/output", f"{source}.attention.output.dense"),
+            *norm(f"{layer}/attention_norm", f"{source}.attention.output.LayerNorm"),
+            *dense(f"{layer}/feed_forward/intermediate", f"{source}.intermediate.dense"),
+            *dense(f"{layer}/feed_forward/output", f"{source}.output.dense"),
+            *norm(f"{layer}/feed_forward_norm", f"{source}.output.LayerNorm"),
         ]
     return table
 
@@ -103,7 +103,7 @@ def embedding_rules(there: str, tied: tuple[str, ...]) -> list[Rule]:
     """Returns the rules of the token and position tables and of their norm.
 
     Args:
-        there: prefix of the names in transformers.
+        there: prefix of the names in transformers, such as "bert.embeddings".
         tied: names in transformers of copies of the token table.
     """
     return [

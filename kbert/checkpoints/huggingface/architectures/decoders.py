@@ -79,7 +79,7 @@ class DecoderArchitecture(Architecture):
             Rule("decoder/positions/position", (position,)),
         ]
         for i in range(config.num_layers):
-            here, there = f"decoder/layers/{i}", f"{self.prefix}.h.{i}"
+            layer, their_layer = f"decoder/layers/{i}", f"{self.prefix}.h.{i}"
             parts = {
                 "attention/qkv": "attn.c_attn",
                 "attention/output": "attn.c_proj",
@@ -87,9 +87,9 @@ class DecoderArchitecture(Architecture):
                 "feed_forward/output": "mlp.c_proj",
             }
             for name, source in parts.items():
-                table += kernel(f"{here}/{name}", f"{there}.{source}")
+                table += kernel(f"{layer}/{name}", f"{their_layer}.{source}")
             for number, name in enumerate(self.norms, start=1):
-                table += norm(f"{here}/{name}", f"{there}.ln_{number}")
+                table += norm(f"{layer}/{name}", f"{their_layer}.ln_{number}")
         return [*table, *(dense("classifier/dense", "score") if head else ())]
 
     def classifier(self, content: Mapping[str, Any], arrays: Arrays) -> str | None:
@@ -116,15 +116,15 @@ class DecoderArchitecture(Architecture):
         return unfolded
 
     def read_fields(self, content: Mapping[str, Any], source: str) -> dict[str, Any]:
-        found = super().read_fields(content, source)
+        fields = super().read_fields(content, source)
         embeddings = content.get("embd_pdrop", self.defaults["embd_pdrop"])
-        if embeddings != found["dropout"]:
+        if embeddings != fields["dropout"]:
             logging.warning(
                 "kbert's decoder has one dropout rate, that of %s's resid_pdrop, %s; embd_pdrop "
                 "is not used: %s in %s",
-                *(self.title, found["dropout"], embeddings, source),
+                *(self.title, fields["dropout"], embeddings, source),
             )
-        return found
+        return fields
 
     def write_fields(self, config: Any, tokenizer: TokenizerLike | None) -> dict[str, Any]:
         fields = {key: getattr(config, field) for key, field in self.fields.items()}
@@ -140,7 +140,12 @@ class DecoderArchitecture(Architecture):
 
 
 def kernel(name: str, source: str) -> tuple[Rule, Rule]:
-    """Returns the rules of a dense layer, `Conv1D` there: (inputs, outputs) as in kbert."""
+    """Returns the rules of transformers' `Conv1D`, a dense layer: (inputs, outputs) as in kbert.
+
+    Args:
+        name: kbert's name of the layer.
+        source: name of the layer in transformers.
+    """
     return Rule(f"{name}/kernel", (f"{source}.weight",)), Rule(f"{name}/bias", (f"{source}.bias",))
 
 

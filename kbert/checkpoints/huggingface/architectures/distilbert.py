@@ -60,15 +60,15 @@ class DistilBert(Architecture):
     def rules(self, config: Any, head: str | None) -> list[Rule]:
         table = embedding_rules("distilbert.embeddings", tied=("vocab_projector.weight",))
         for i in range(config.num_layers):
-            here, there = f"encoder/layers/{i}", f"distilbert.transformer.layer.{i}"
-            parts = [f"{there}.attention.{part}_lin" for part in ("q", "k", "v")]
+            layer, source = f"encoder/layers/{i}", f"distilbert.transformer.layer.{i}"
+            parts = [f"{source}.attention.{part}_lin" for part in ("q", "k", "v")]
             table += [
-                *dense(f"{here}/attention/qkv", *parts),
-                *dense(f"{here}/attention/output", f"{there}.attention.out_lin"),
-                *norm(f"{here}/attention_norm", f"{there}.sa_layer_norm"),
-                *dense(f"{here}/feed_forward/intermediate", f"{there}.ffn.lin1"),
-                *dense(f"{here}/feed_forward/output", f"{there}.ffn.lin2"),
-                *norm(f"{here}/feed_forward_norm", f"{there}.output_layer_norm"),
+                *dense(f"{layer}/attention/qkv", *parts),
+                *dense(f"{layer}/attention/output", f"{source}.attention.out_lin"),
+                *norm(f"{layer}/attention_norm", f"{source}.sa_layer_norm"),
+                *dense(f"{layer}/feed_forward/intermediate", f"{source}.ffn.lin1"),
+                *dense(f"{layer}/feed_forward/output", f"{source}.ffn.lin2"),
+                *norm(f"{layer}/feed_forward_norm", f"{source}.output_layer_norm"),
             ]
         return [
             *table,

@@ -64,14 +64,17 @@ class Electra(Architecture):
 
     def fold(self, arrays: Arrays, content: Mapping[str, Any]) -> Arrays:
         tokens = arrays.get(f"{self.prefix}.embeddings.word_embeddings.weight")
-        usual, hidden = self.defaults["embedding_size"], content["hidden_size"]
-        said, projection = content.get("embedding_size", usual), f"{self.prefix}.embeddings_project"
-        if tokens is None or said == hidden or f"{projection}.weight" in arrays:
+        default_size, hidden = self.defaults["embedding_size"], content["hidden_size"]
+        width, projection = (
+            content.get("embedding_size", default_size),
+            f"{self.prefix}.embeddings_project",
+        )
+        if tokens is None or width == hidden or f"{projection}.weight" in arrays:
             return arrays
         raise ValueError(
             f"{self.title} requires {projection} if its embeddings are narrower than its layers; "
-            f"otherwise `embedding_size` must equal `hidden_size` (its default is {usual}). "
-            f"Received: embedding_size={said}, hidden_size={hidden}, a token table of width "
+            f"otherwise `embedding_size` must equal `hidden_size` (its default is {default_size}). "
+            f"Received: embedding_size={width}, hidden_size={hidden}, a token table of width "
             f"{tokens.shape[-1]} and no {projection}"
         )
 

@@ -40,10 +40,10 @@ class Gpt2(DecoderArchitecture):
         return [*super().rules(config, head), *norm("decoder/norm", f"{self.prefix}.ln_f")]
 
     def read_fields(self, content: Mapping[str, Any], source: str) -> dict[str, Any]:
-        found = super().read_fields(content, source)
-        if found["intermediate_size"] is None:
-            found["intermediate_size"] = four_times(found["hidden_size"])
-        return found
+        fields = super().read_fields(content, source)
+        if fields["intermediate_size"] is None:
+            fields["intermediate_size"] = four_times(fields["hidden_size"])
+        return fields
 
     def write_fields(self, config: Any, tokenizer: TokenizerLike | None) -> dict[str, Any]:
         fields = super().write_fields(config, tokenizer)

@@ -17,7 +17,7 @@ from kbert.core.types import Arrays
 
 
 class ModernBertDecoder(ModernBert):
-    """A causal language model; a token attends to half of an encoder's window."""
+    """ModernBERT's causal language model; a token attends to half of an encoder's window."""
 
     model_type = "modernbert-decoder"
     title = "ModernBERT decoder"
@@ -55,15 +55,15 @@ class ModernBertDecoder(ModernBert):
             *norm("decoder/embedding_norm", "model.embeddings.norm"),
         ]
         for i in range(config.num_layers):
-            here, there = f"decoder/layers/{i}", f"model.layers.{i}"
-            parts = [f"{there}.attn.{part}_proj" for part in ("q", "k", "v")]
+            layer, source = f"decoder/layers/{i}", f"model.layers.{i}"
+            parts = [f"{source}.attn.{part}_proj" for part in ("q", "k", "v")]
             table += [
-                *dense(f"{here}/attention/qkv", *parts),
-                *dense(f"{here}/attention/output", f"{there}.attn.Wo"),
-                *norm(f"{here}/attention_input_norm", f"{there}.attn_norm"),
-                *dense(f"{here}/feed_forward/intermediate", f"{there}.mlp.Wi"),
-                *dense(f"{here}/feed_forward/output", f"{there}.mlp.Wo"),
-                *norm(f"{here}/feed_forward_input_norm", f"{there}.mlp_norm"),
+                *dense(f"{layer}/attention/qkv", *parts),
+                *dense(f"{layer}/attention/output", f"{source}.attn.Wo"),
+                *norm(f"{layer}/attention_input_norm", f"{source}.attn_norm"),
+                *dense(f"{layer}/feed_forward/intermediate", f"{source}.mlp.Wi"),
+                *dense(f"{layer}/feed_forward/output", f"{source}.mlp.Wo"),
+                *norm(f"{layer}/feed_forward_input_norm", f"{source}.mlp_norm"),
             ]
         return [
             *table,
@@ -83,12 +83,15 @@ class ModernBertDecoder(ModernBert):
         return arrays
 
     def read_fields(self, content: Mapping[str, Any], source: str) -> dict[str, Any]:
-        found = super().read_fields(content, source)
-        del found["pooling"]
-        return found
+        fields = super().read_fields(content, source)
+        del fields["pooling"]
+        return fields
 
     def _window(self, content: Mapping[str, Any], max_positions: Any, source: str) -> int:
-        """Returns `sliding_window`, which transformers writes; else half of `local_attention`."""
+        """Returns the window in tokens, at most `max_positions`.
+
+        It is `sliding_window`, which transformers writes, else half of `local_attention`.
+        """
         if "sliding_window" in content:
             window = window_of(content, "sliding_window", 1, source)
         else:

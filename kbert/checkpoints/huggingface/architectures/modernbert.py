@@ -112,14 +112,14 @@ class ModernBert(Architecture):
             *norm("encoder/embeddings/norm", "model.embeddings.norm"),
         ]
         for i in range(config.num_layers):
-            here, there = f"encoder/layers/{i}", f"model.layers.{i}"
+            layer, source = f"encoder/layers/{i}", f"model.layers.{i}"
             table += [
-                *dense(f"{here}/attention/qkv", f"{there}.attn.Wqkv"),
-                *dense(f"{here}/attention/output", f"{there}.attn.Wo"),
-                *norm(f"{here}/attention_input_norm", f"{there}.attn_norm"),
-                *dense(f"{here}/feed_forward/intermediate", f"{there}.mlp.Wi"),
-                *dense(f"{here}/feed_forward/output", f"{there}.mlp.Wo"),
-                *norm(f"{here}/feed_forward_input_norm", f"{there}.mlp_norm"),
+                *dense(f"{layer}/attention/qkv", f"{source}.attn.Wqkv"),
+                *dense(f"{layer}/attention/output", f"{source}.attn.Wo"),
+                *norm(f"{layer}/attention_input_norm", f"{source}.attn_norm"),
+                *dense(f"{layer}/feed_forward/intermediate", f"{source}.mlp.Wi"),
+                *dense(f"{layer}/feed_forward/output", f"{source}.mlp.Wo"),
+                *norm(f"{layer}/feed_forward_input_norm", f"{source}.mlp_norm"),
             ]
         table += [
             *norm("encoder/norm", "model.final_norm"),
@@ -145,14 +145,14 @@ class ModernBert(Architecture):
         return "span" if head is not None and "QuestionAnswering" in classes else head
 
     def read_fields(self, content: Mapping[str, Any], source: str) -> dict[str, Any]:
-        found = super().read_fields(content, source)
+        fields = super().read_fields(content, source)
         biases = {key: bool(content.get(key, False)) for key in _BIASES}
-        of_others = biases.pop("mlp_bias")
-        if content.get("mlp_dropout", 0.0) != found["dropout"]:
+        other_bias = biases.pop("mlp_bias")
+        if content.get("mlp_dropout", 0.0) != fields["dropout"]:
             logging.warning(
                 "kbert's encoder has one dropout rate, that of ModernBERT's embedding_dropout, "
                 "%s; mlp_dropout is not used: %s in %s",
-                *(found["dropout"], content.get("mlp_dropout", 0.0), source),
+                *(fields["dropout"], content.get("mlp_dropout", 0.0), source),
             )
         if "QuestionAnswering" in str(content.get("architectures")):
             rate = content.get("classifier_dropout") or 0.0
@@ -162,7 +162,7 @@ class ModernBert(Architecture):
                     "%s in %s",
                     *(rate, source),
                 )
-        kinds = _layer_types(content, found["num_layers"], source)
+        kinds = _layer_types(content, fields["num_layers"], source)
         pooling = content.get("classifier_pooling", "cls")
         if pooling not in list(_POOLINGS):  # a list, as the value may not be hashable
             raise ValueError(
@@ -170,21 +170,24 @@ class ModernBert(Architecture):
                 f"Received: {pooling!r} in {source}"
             )
         thetas = {kind: _theta(content, kind, source) for kind in (_FULL, _SLIDING)}
-        windowed = _SLIDING in kinds
-        window = self._window(content, found["max_positions"], source) if windowed else None
+        has_windows = _SLIDING in kinds
+        window = self._window(content, fields["max_positions"], source) if has_windows else None
         return {
-            **found,
+            **fields,
             "pooling": _POOLINGS[pooling],
-            "use_bias": of_others,
-            "bias_exceptions": tuple(_BIASES[key] for key, x in biases.items() if x != of_others),
+            "use_bias": other_bias,
+            "bias_exceptions": tuple(_BIASES[key] for key, x in biases.items() if x != other_bias),
             "norm": "layer" if content.get("norm_bias", False) else "layer_no_bias",
             "attention_pattern": tuple(GLOBAL if kind == _FULL else window for kind in kinds),
             "rotary_base": thetas[_FULL],
-            "local_rotary_base": thetas[_SLIDING] if windowed else None,
+            "local_rotary_base": thetas[_SLIDING] if has_windows else None,
         }
 
     def _window(self, content: Mapping[str, Any], max_positions: Any, source: str) -> int:
-        """Returns twice the tokens seen on either side: half of an odd window is rounded down."""
+        """Returns the window, twice the number of tokens that a token sees on either side.
+
+        An odd window is rounded down. The window is at most twice `max_positions`.
+        """
         window = window_of(content, "local_attention", 2, source) // 2 * 2
         return clipped(window, 2 * max_positions) if isinstance(max_positions, int) else window
 
@@ -198,7 +201,9 @@ class ModernBert(Architecture):
             "mlp_dropout": config.dropout,
             **{key: config.has_bias(part) for key, part in _BIASES.items()},
             "classifier_activation": next(
-                there for there, here in ACTIVATIONS.items() if here == config.transform_activation
+                their_name
+                for their_name, name in ACTIVATIONS.items()
+                if name == config.transform_activation
             ),
             "norm_bias": config.norm == "layer",
             "classifier_pooling": "mean" if getattr(config, "pooling", "") == "mean" else "cls",
@@ -230,8 +235,8 @@ class ModernBert(Architecture):
         head = self.classifier(content, arrays)
         if head is None:
             return with_decoder_bias(arrays, f"{_HEAD}dense.weight")
-        place = _TOKENS if head in ("tokens", "span") else _POOLER
-        return {_moved(name, _HEAD, place): array for name, array in arrays.items()}
+        prefix = _TOKENS if head in ("tokens", "span") else _POOLER
+        return {_moved(name, _HEAD, prefix): array for name, array in arrays.items()}
 
     def unfold(self, arrays: Arrays, content: Mapping[str, Any]) -> Arrays:
         return {
@@ -241,20 +246,25 @@ class ModernBert(Architecture):
 
     def misfits(self, config: Any) -> list[str]:
         windows = {config.window(layer) for layer in range(config.num_layers)} - {None}
-        found = super().misfits(config) if isinstance(config, EncoderConfig) else []
+        reasons = super().misfits(config) if isinstance(config, EncoderConfig) else []
         if len(windows) > 1:
-            found.append("its windows have one size")
+            reasons.append("its windows have one size")
         if config.norm == "rms":
-            found.append("its norms subtract the mean")
+            reasons.append("its norms subtract the mean")
         if "gate" in config.bias_exceptions:
-            found.append("its gates have a bias if its other feed-forward layers have one")
+            reasons.append("its gates have a bias if its other feed-forward layers have one")
         if getattr(config, "pooler_activation", None) not in (None, config.transform_activation):
-            found.append("its pooler has the activation of its other heads")
-        return found
+            reasons.append("its pooler has the activation of its other heads")
+        return reasons
 
 
 def with_decoder_bias(arrays: Arrays, transform: str) -> Arrays:
-    """Adds a bias of zeros for the token logits of a model without `decoder_bias`."""
+    """Adds a bias of zeros for the token logits of a model without `decoder_bias`.
+
+    Args:
+        arrays: name in transformers -> array.
+        transform: name of a weight of the masked-LM head; without it nothing is added.
+    """
     tokens = arrays.get("model.embeddings.tok_embeddings.weight")
     if transform not in arrays or "decoder.bias" in arrays or tokens is None:
         return arrays
@@ -262,7 +272,7 @@ def with_decoder_bias(arrays: Arrays, transform: str) -> Arrays:
 
 
 def window_of(content: Mapping[str, Any], key: str, least: int, source: str) -> int:
-    """Returns the window in a config.
+    """Returns the attention window in a config, in tokens.
 
     Args:
         content: key -> value of `config.json`.
@@ -283,7 +293,11 @@ def window_of(content: Mapping[str, Any], key: str, least: int, source: str) -> 
 
 
 def _layer_types(content: Mapping[str, Any], num_layers: Any, source: str) -> list[str]:
-    """Returns the kinds of attention of the layers, as the shortest list that they repeat."""
+    """Returns the layers' kinds of attention, as the shortest list that they repeat.
+
+    The kinds are "full_attention" and "sliding_attention", from `layer_types` or the older
+    `global_attn_every_n_layers`. Raises ValueError for invalid values.
+    """
     kinds = content.get("layer_types")
     if kinds is None:
         every = content.get("global_attn_every_n_layers", 3)
@@ -293,8 +307,8 @@ def _layer_types(content: Mapping[str, Any], num_layers: Any, source: str) -> li
                 f"Received: {every!r} in {source}"
             )
         return [_FULL, *(_SLIDING for _ in range(every - 1))]
-    known = isinstance(kinds, list) and all(kind in (_FULL, _SLIDING) for kind in kinds)
-    if not known or len(kinds) != num_layers or len(kinds) > MOST_LAYERS:
+    is_valid = isinstance(kinds, list) and all(kind in (_FULL, _SLIDING) for kind in kinds)
+    if not is_valid or len(kinds) != num_layers or len(kinds) > MOST_LAYERS:
         raise ValueError(
             f"`layer_types` must name {_FULL!r} or {_SLIDING!r} for each of the layers. "
             f"Received: {kinds!r:.80} in {source}"
@@ -306,21 +320,34 @@ def _layer_types(content: Mapping[str, Any], num_layers: Any, source: str) -> li
 
 
 def _theta(content: Mapping[str, Any], kind: str, source: str) -> float:
-    key, usual = _THETAS[kind]
-    theta = content.get(key, usual)
+    """Returns the rotary base of one kind of attention, under the keys of any version.
+
+    Raises ValueError if `rope_parameters` scale the positions.
+
+    Args:
+        content: key -> value of `config.json`.
+        kind: "full_attention" or "sliding_attention".
+        source: where the config is from, for the error message.
+    """
+    key, default = _THETAS[kind]
+    theta = content.get(key, default)
     rope = content.get("rope_parameters")
     if rope is None:
         return theta
     if isinstance(rope, dict) and {*rope} <= {*_THETAS} and rope.get(kind) is None:
         return theta
-    said: Any = rope.get(kind) if isinstance(rope, dict) else None
-    extra = set(said) - {"rope_type", "rope_theta"} if isinstance(said, dict) else {"nothing"}
-    if extra or said.get("rope_type", "default") != "default":
+    parameters: Any = rope.get(kind) if isinstance(rope, dict) else None
+    extra = (
+        set(parameters) - {"rope_type", "rope_theta"}
+        if isinstance(parameters, dict)
+        else {"nothing"}
+    )
+    if extra or parameters.get("rope_type", "default") != "default":
         raise ValueError(
             f"`rope_parameters` must give a `rope_theta` of the type 'default' for {kind}. "
             f"Received: {rope!r:.120} in {source}"
         )
-    return said.get("rope_theta", theta)
+    return parameters.get("rope_theta", theta)
 
 
 def _moved(name: str, prefix: str, to: str) -> str:

@@ -35,25 +35,25 @@ class MosaicBert(Bert):
     }
 
     def rules(self, config: Any, head: str | None) -> list[Rule]:
-        there = "bert.embeddings"
+        source = "bert.embeddings"
         table = [
             Rule(
                 "encoder/embeddings/token",
-                (f"{there}.word_embeddings.weight",),
+                (f"{source}.word_embeddings.weight",),
                 aliases=("cls.predictions.decoder.weight",),
             ),
-            Rule("encoder/embeddings/segment", (f"{there}.token_type_embeddings.weight",)),
-            *norm("encoder/embeddings/norm", f"{there}.LayerNorm"),
+            Rule("encoder/embeddings/segment", (f"{source}.token_type_embeddings.weight",)),
+            *norm("encoder/embeddings/norm", f"{source}.LayerNorm"),
         ]
         for i in range(config.num_layers):
-            here, there = f"encoder/layers/{i}", f"bert.encoder.layer.{i}"
+            layer, source = f"encoder/layers/{i}", f"bert.encoder.layer.{i}"
             table += [
-                *dense(f"{here}/attention/qkv", f"{there}.attention.self.Wqkv"),
-                *dense(f"{here}/attention/output", f"{there}.attention.output.dense"),
-                *norm(f"{here}/attention_norm", f"{there}.attention.output.LayerNorm"),
-                *dense(f"{here}/feed_forward/intermediate", f"{there}.mlp.gated_layers"),
-                *dense(f"{here}/feed_forward/output", f"{there}.mlp.wo"),
-                *norm(f"{here}/feed_forward_norm", f"{there}.mlp.layernorm"),
+                *dense(f"{layer}/attention/qkv", f"{source}.attention.self.Wqkv"),
+                *dense(f"{layer}/attention/output", f"{source}.attention.output.dense"),
+                *norm(f"{layer}/attention_norm", f"{source}.attention.output.LayerNorm"),
+                *dense(f"{layer}/feed_forward/intermediate", f"{source}.mlp.gated_layers"),
+                *dense(f"{layer}/feed_forward/output", f"{source}.mlp.wo"),
+                *norm(f"{layer}/feed_forward_norm", f"{source}.mlp.layernorm"),
             ]
         table += [
             *dense("encoder/pooler", "bert.pooler.dense"),

@@ -27,8 +27,8 @@ class OpenAIGpt(DecoderArchitecture):
     norms = ("attention_norm", "feed_forward_norm")
 
     def read_fields(self, content: Mapping[str, Any], source: str) -> dict[str, Any]:
-        found = super().read_fields(content, source)
-        return {**found, "intermediate_size": four_times(found["hidden_size"])}
+        fields = super().read_fields(content, source)
+        return {**fields, "intermediate_size": four_times(fields["hidden_size"])}
 
     def misfits(self, config: Any) -> list[str]:
         if config.intermediate_size == 4 * config.hidden_size:

@@ -94,8 +94,8 @@ class Roberta(Architecture):
         unused = _unused_rows(content, "the config")
         folded[positions] = arrays[positions][unused:]
         folded[_PADDING] = arrays[positions][unused - 1]
-        one = content.get("type_vocab_size", self.defaults["type_vocab_size"]) == 1
-        if one and self._has_segments:
+        has_one_segment = content.get("type_vocab_size", self.defaults["type_vocab_size"]) == 1
+        if has_one_segment and self._has_segments:
             if segments not in arrays:
                 raise ValueError(
                     f"The weights of a {self.title} must include {segments!r}. Received: "
@@ -130,8 +130,10 @@ class Roberta(Architecture):
         return positions, segments
 
     def incompatibilities(self, config: Any) -> list[str]:
-        one = ["its single segment is num_segments=0 in kbert"] if config.num_segments == 1 else []
-        return super().incompatibilities(config) + one
+        reasons = (
+            ["its single segment is num_segments=0 in kbert"] if config.num_segments == 1 else []
+        )
+        return super().incompatibilities(config) + reasons
 
 
 class XlmRoberta(Roberta):
@@ -151,6 +153,7 @@ class Camembert(XlmRoberta):
 
 
 def _unused_rows(content: Mapping[str, Any], source: str) -> int:
+    """Returns how many rows at the start of the position table no token uses, padding's too."""
     pad_id = content.get("pad_token_id", _PAD_ID)
     if not isinstance(pad_id, int) or pad_id < 0:
         raise ValueError(

@@ -87,18 +87,18 @@ class EuroBert(Architecture):
         keys = width // config.num_heads * config.key_value_heads
         table = [Rule("encoder/embeddings/token", (_TOKENS,))]
         for i in range(config.num_layers):
-            here, there = f"encoder/layers/{i}", f"model.layers.{i}"
-            parts = [f"{there}.self_attn.{part}_proj" for part in "qkv"]
-            halves = [f"{there}.mlp.{part}_proj" for part in ("gate", "up")]
-            kernel, bias = dense(f"{here}/attention/qkv", *parts)
+            layer, source = f"encoder/layers/{i}", f"model.layers.{i}"
+            parts = [f"{source}.self_attn.{part}_proj" for part in "qkv"]
+            halves = [f"{source}.mlp.{part}_proj" for part in ("gate", "up")]
+            kernel, bias = dense(f"{layer}/attention/qkv", *parts)
             table += [
                 _of_widths(kernel, width, keys, keys),
                 _of_widths(bias, width, keys, keys),
-                *dense(f"{here}/attention/output", f"{there}.self_attn.o_proj"),
-                *norm(f"{here}/attention_input_norm", f"{there}.input_layernorm"),
-                *dense(f"{here}/feed_forward/intermediate", *halves),
-                *dense(f"{here}/feed_forward/output", f"{there}.mlp.down_proj"),
-                *norm(f"{here}/feed_forward_input_norm", f"{there}.post_attention_layernorm"),
+                *dense(f"{layer}/attention/output", f"{source}.self_attn.o_proj"),
+                *norm(f"{layer}/attention_input_norm", f"{source}.input_layernorm"),
+                *dense(f"{layer}/feed_forward/intermediate", *halves),
+                *dense(f"{layer}/feed_forward/output", f"{source}.mlp.down_proj"),
+                *norm(f"{layer}/feed_forward_input_norm", f"{source}.post_attention_layernorm"),
             ]
         table += [
             *norm("encoder/norm", "model.norm"),
@@ -114,30 +114,32 @@ class EuroBert(Architecture):
         return "classifier" if "dense.weight" in arrays else "tokens"
 
     def read_fields(self, content: Mapping[str, Any], source: str) -> dict[str, Any]:
-        found = super().read_fields(content, source)
-        attention, others = (bool(content.get(f"{x}_bias", False)) for x in ("attention", "mlp"))
+        fields = super().read_fields(content, source)
+        attention_bias, other_bias = (
+            bool(content.get(f"{x}_bias", False)) for x in ("attention", "mlp")
+        )
         pooling = content.get("classifier_pooling", content.get("clf_pooling", "late"))
         if pooling not in list(_POOLINGS):  # a list, as the value may not be hashable
             raise ValueError(
                 f"`classifier_pooling` must be one of {', '.join(_POOLINGS)}. "
                 f"Received: {pooling!r} in {source}"
             )
-        check_head_size("head_dim", content, found, source)
-        if found["num_key_value_heads"] == found["num_heads"]:
-            found["num_key_value_heads"] = None
+        check_head_size("head_dim", content, fields, source)
+        if fields["num_key_value_heads"] == fields["num_heads"]:
+            fields["num_key_value_heads"] = None
         return {
-            **found,
+            **fields,
             "rotary_base": read_base(content, _USUAL, source),
             "pooling": _POOLINGS[pooling],
-            "use_bias": others,
+            "use_bias": other_bias,
             "bias_exceptions": (
-                *(("attention",) if attention != others else ()),
-                *(() if others else ("heads",)),
+                *(("attention",) if attention_bias != other_bias else ()),
+                *(() if other_bias else ("heads",)),
             ),
         }
 
     def write_fields(self, config: Any, tokenizer: TokenizerLike | None) -> dict[str, Any]:
-        poolings = {here: there for there, here in _POOLINGS.items()}
+        poolings = {name: their_name for their_name, name in _POOLINGS.items()}
         fields = {
             **super().write_fields(config, tokenizer),
             "num_key_value_heads": config.key_value_heads,
@@ -185,10 +187,12 @@ class EuroBert(Architecture):
         return unfolded
 
     def misfits(self, config: Any) -> list[str]:
-        found = super().misfits(config)
+        reasons = super().misfits(config)
         if not config.has_bias("heads") or "gate" in config.bias_exceptions:
-            found.append("the dense layers of its heads have biases, and its gates like all others")
-        return found
+            reasons.append(
+                "the dense layers of its heads have biases, and its gates like all others"
+            )
+        return reasons
 
 
 def _of_widths(rule: Rule, *widths: int) -> Rule:

@@ -91,14 +91,14 @@ class NeoBert(Architecture):
     def rules(self, config: Any, head: str | None) -> list[Rule]:
         table = [Rule("encoder/embeddings/token", ("model.encoder.weight",))]
         for i in range(config.num_layers):
-            here, there = f"encoder/layers/{i}", f"model.transformer_encoder.{i}"
+            layer, source = f"encoder/layers/{i}", f"model.transformer_encoder.{i}"
             table += [
-                *dense(f"{here}/attention/qkv", f"{there}.qkv"),
-                *dense(f"{here}/attention/output", f"{there}.wo"),
-                *norm(f"{here}/attention_input_norm", f"{there}.attention_norm"),
-                *dense(f"{here}/feed_forward/intermediate", f"{there}.ffn.w12"),
-                *dense(f"{here}/feed_forward/output", f"{there}.ffn.w3"),
-                *norm(f"{here}/feed_forward_input_norm", f"{there}.ffn_norm"),
+                *dense(f"{layer}/attention/qkv", f"{source}.qkv"),
+                *dense(f"{layer}/attention/output", f"{source}.wo"),
+                *norm(f"{layer}/attention_input_norm", f"{source}.attention_norm"),
+                *dense(f"{layer}/feed_forward/intermediate", f"{source}.ffn.w12"),
+                *dense(f"{layer}/feed_forward/output", f"{source}.ffn.w3"),
+                *norm(f"{layer}/feed_forward_input_norm", f"{source}.ffn_norm"),
             ]
         table += [
             *norm("encoder/norm", "model.layer_norm"),
@@ -112,11 +112,11 @@ class NeoBert(Architecture):
         return "classifier" if "classifier.weight" in arrays else None
 
     def read_fields(self, content: Mapping[str, Any], source: str) -> dict[str, Any]:
-        found = super().read_fields(content, source)
-        said = found["intermediate_size"]
-        if isinstance(said, int):  # else the config raises
-            found["intermediate_size"] = -(-(2 * said // 3) // 8) * 8
-        return found
+        fields = super().read_fields(content, source)
+        width = fields["intermediate_size"]
+        if isinstance(width, int):  # else the config raises
+            fields["intermediate_size"] = -(-(2 * width // 3) // 8) * 8
+        return fields
 
     def write_fields(self, config: Any, tokenizer: TokenizerLike | None) -> dict[str, Any]:
         classes = {
@@ -138,6 +138,7 @@ class NeoBert(Architecture):
         return self._with_qkv(arrays, content, _write_qkv)
 
     def _with_qkv(self, arrays: Arrays, content: Mapping[str, Any], change: Callable) -> Arrays:
+        """Replaces each joint kernel of query, key, value by `change(kernel, number of heads)`."""
         heads = content.get("num_attention_heads", self.defaults["num_attention_heads"])
         return {
             name: change(array, heads) if name.endswith(_QKV) else array
@@ -145,16 +146,19 @@ class NeoBert(Architecture):
         }
 
     def misfits(self, config: Any) -> list[str]:
-        found = super().misfits(config)
+        reasons = super().misfits(config)
         if config.intermediate_size % 8:
-            found.append("its feed-forward width is a multiple of 8")
+            reasons.append("its feed-forward width is a multiple of 8")
         if config.rotary_base not in (None, 10_000.0):
-            found.append("its rotary base is 10,000")
-        return found
+            reasons.append("its rotary base is 10,000")
+        return reasons
 
 
 def _read_qkv(array: np.ndarray, heads: int) -> np.ndarray:
-    """Reorders a kernel in which query, key and value of each head follow one another."""
+    """Reorders a kernel (3 H, H) in which query, key and value of each head follow one another.
+
+    All queries come first, then all keys, then all values; pairs are rotated as in kbert.
+    """
     if len(array) % (3 * heads):  # unchanged: setting the weights reports the shape
         return array
     query, key, value = array.reshape(heads, 3, -1, *array.shape[1:]).swapaxes(0, 1)
@@ -163,6 +167,7 @@ def _read_qkv(array: np.ndarray, heads: int) -> np.ndarray:
 
 
 def _write_qkv(array: np.ndarray, heads: int) -> np.ndarray:
+    """Reverses `_read_qkv`, for a kernel (3 H, H)."""
     query, key, value = np.split(array, 3)
     parts = [in_pairs(query, heads), in_pairs(key, heads), value]
     stacked = np.stack([x.reshape(heads, -1, *array.shape[1:]) for x in parts], axis=1)

@@ -117,16 +117,16 @@ class NomicBert(Architecture):
             *norm("encoder/embeddings/norm", f"{embeddings}.LayerNorm"),
         ]
         for i in range(config.num_layers):
-            here, there = f"encoder/layers/{i}", f"nomic_bert.layers.{i}"
-            parts = [f"{there}.self_attn.{part}_proj" for part in "qkv"]
-            halves = [f"{there}.mlp.{part}_proj" for part in ("gate", "up")]
+            layer, source = f"encoder/layers/{i}", f"nomic_bert.layers.{i}"
+            parts = [f"{source}.self_attn.{part}_proj" for part in "qkv"]
+            halves = [f"{source}.mlp.{part}_proj" for part in ("gate", "up")]
             table += [
-                *dense(f"{here}/attention/qkv", *parts),
-                *dense(f"{here}/attention/output", f"{there}.self_attn.o_proj"),
-                *norm(f"{here}/attention_norm", f"{there}.post_attention_layernorm"),
-                *dense(f"{here}/feed_forward/intermediate", *halves),
-                *dense(f"{here}/feed_forward/output", f"{there}.mlp.down_proj"),
-                *norm(f"{here}/feed_forward_norm", f"{there}.post_mlp_layernorm"),
+                *dense(f"{layer}/attention/qkv", *parts),
+                *dense(f"{layer}/attention/output", f"{source}.self_attn.o_proj"),
+                *norm(f"{layer}/attention_norm", f"{source}.post_attention_layernorm"),
+                *dense(f"{layer}/feed_forward/intermediate", *halves),
+                *dense(f"{layer}/feed_forward/output", f"{source}.mlp.down_proj"),
+                *norm(f"{layer}/feed_forward_norm", f"{source}.post_mlp_layernorm"),
             ]
         table += [
             *dense("encoder/pooler", "nomic_bert.pooler.dense"),
@@ -140,8 +140,8 @@ class NomicBert(Architecture):
         return {_FORMER_KEYS.get(key, key): value for key, value in content.items()}
 
     def read_fields(self, content: Mapping[str, Any], source: str) -> dict[str, Any]:
-        found = super().read_fields(content, source)
-        return {**found, "rotary_base": read_base(content, _USUAL, source)}
+        fields = super().read_fields(content, source)
+        return {**fields, "rotary_base": read_base(content, _USUAL, source)}
 
     def write_fields(self, config: Any, tokenizer: TokenizerLike | None) -> dict[str, Any]:
         return {**super().write_fields(config, tokenizer), **write_base(config.rotary_base)}
@@ -152,9 +152,9 @@ class NomicBert(Architecture):
             for pattern, new in _FORMER_NAMES:
                 name = re.sub(pattern, new, name)
             if name.endswith(_QKV) and not len(array) % 3:
-                place = name.removesuffix(_QKV)
+                layer = name.removesuffix(_QKV)
                 for part, rows in zip("qkv", np.split(array, 3), strict=True):
-                    folded[f"{place}.self_attn.{part}_proj.weight"] = rows
+                    folded[f"{layer}.self_attn.{part}_proj.weight"] = rows
             else:
                 folded[name] = array
         # Old files have a head without biases, whose table is a copy.

@@ -28,20 +28,20 @@ def read_base(content: Mapping[str, Any], usual: float, source: str) -> float:
         1000.0
     """
     theta = content.get("rope_theta", usual)
-    said = content.get("rope_parameters")
-    if said is None:
+    rope = content.get("rope_parameters")
+    if rope is None:
         return theta
-    extra = set(said) - {"rope_type", "rope_theta"} if isinstance(said, dict) else {"nothing"}
-    if extra or said.get("rope_type", "default") != "default":
+    extra = set(rope) - {"rope_type", "rope_theta"} if isinstance(rope, dict) else {"nothing"}
+    if extra or rope.get("rope_type", "default") != "default":
         raise ValueError(
             "`rope_parameters` must give a `rope_theta` of the type 'default'. "
-            f"Received: {said!r:.120} in {source}"
+            f"Received: {rope!r:.120} in {source}"
         )
-    return said.get("rope_theta", theta)
+    return rope.get("rope_theta", theta)
 
 
 def write_base(base: float | None) -> dict[str, Any]:
-    """Returns the config keys of a rotary base; reverses `read_base`. None is 10,000."""
+    """Returns config key -> value for a rotary base; None = 10,000. Reverses `read_base`."""
     return {"rope_parameters": {"rope_type": "default", "rope_theta": base or 10_000.0}}
 
 
@@ -62,6 +62,10 @@ def in_halves(weight: np.ndarray, num_heads: int) -> np.ndarray:
 def in_pairs(weight: np.ndarray, num_heads: int) -> np.ndarray:
     """Reorders the rows of queries or keys to neighbouring pairs; reverses `in_halves`.
 
+    Args:
+        weight: kernel or bias (H, …), in PyTorch's orientation.
+        num_heads: number of heads (N).
+
     Example:
         >>> in_pairs(in_halves(np.arange(8), num_heads=2), num_heads=2).tolist()
         [0, 1, 2, 3, 4, 5, 6, 7]
@@ -70,6 +74,15 @@ def in_pairs(weight: np.ndarray, num_heads: int) -> np.ndarray:
 
 
 def _swapped(weight: np.ndarray, num_heads: int, *, pairs_last: bool) -> np.ndarray:
+    """Reorders the rows of each head between pairs and halves.
+
+    An array whose rows are no multiple of 2 N is returned unchanged.
+
+    Args:
+        weight: kernel or bias (H, …), in PyTorch's orientation.
+        num_heads: number of heads (N).
+        pairs_last: True = from neighbouring pairs to halves; False = the reverse.
+    """
     if len(weight) % (2 * num_heads):  # unchanged: setting the weights reports the shape
         return weight
     half = len(weight) // (2 * num_heads)

@@ -82,10 +82,10 @@ class RoFormer(Architecture):
         return known_activation(name, ACTIVATIONS, "The activation", "the config")
 
     def read_fields(self, content: Mapping[str, Any], source: str) -> dict[str, Any]:
-        found = super().read_fields(content, source)
-        if found["embedding_size"] == found["hidden_size"]:
-            found["embedding_size"] = None
-        return found
+        fields = super().read_fields(content, source)
+        if fields["embedding_size"] == fields["hidden_size"]:
+            fields["embedding_size"] = None
+        return fields
 
     def write_fields(self, config: Any, tokenizer: TokenizerLike | None) -> dict[str, Any]:
         fields = super().write_fields(config, tokenizer)
@@ -99,19 +99,20 @@ class RoFormer(Architecture):
         angles = np.arange(content["max_position_embeddings"])[:, None] / np.power(
             10000, np.arange(0, size, 2) / size
         )
-        places = np.concatenate([np.sin(angles), np.cos(angles)], axis=1).astype("float32")
-        return {**_with_turned(arrays, content, in_pairs), _PLACES: places}
+        sinusoids = np.concatenate([np.sin(angles), np.cos(angles)], axis=1).astype("float32")
+        return {**_with_turned(arrays, content, in_pairs), _PLACES: sinusoids}
 
     def misfits(self, config: Any) -> list[str]:
-        found = super().misfits(config)
+        reasons = super().misfits(config)
         if config.rotary_base not in (None, 10_000.0):
-            found.append("its rotary base is 10,000")
+            reasons.append("its rotary base is 10,000")
         if config.pooler_activation not in (None, config.activation):
-            found.append("its pooler has the activation of its layers")
-        return found
+            reasons.append("its pooler has the activation of its layers")
+        return reasons
 
 
 def _with_turned(arrays: Arrays, content: Mapping[str, Any], change: Callable) -> Arrays:
+    """Replaces each weight of queries and keys by `change(weight, number of heads)`."""
     heads = content["num_attention_heads"]
     return {
         name: change(array, heads) if any(part in name for part in _TURNED) else array
