@@ -176,14 +176,20 @@ def _tokenizer(options: flags.FlagValues, sources: list, reading: dict) -> "toke
 def _given_tokenizer(options: flags.FlagValues) -> "tokenizers.Tokenizer":
     """Returns the tokenizer of --vocabulary, with the setting of --lowercase.
 
+    A vocabulary file has words with --tokenizer=words, else WordPiece's tokens. A folder, or the
+    .model of a unigram tokenizer, has its own kind.
+
     Raises:
         ValueError: the tokenizer is not of the kind --tokenizer, or does not support --lowercase.
     """
     path = options.vocabulary
     is_vocabulary = is_file(path) and not path.endswith(".model")
     if is_vocabulary and options.tokenizer != "words":
-        return kbert.WordPieceTokenizer(path, lowercase=options.lowercase is not False)
-    tokenizer = tokenizers.WordTokenizer(path) if is_vocabulary else kbert.load_tokenizer(path)
+        tokenizer: tokenizers.Tokenizer = kbert.WordPieceTokenizer(
+            path, lowercase=options.lowercase is not False
+        )
+    else:
+        tokenizer = tokenizers.WordTokenizer(path) if is_vocabulary else kbert.load_tokenizer(path)
     if options.tokenizer not in (None, tokenizer.kind):
         raise ValueError(
             f"{path} holds a tokenizer of kind {tokenizer.kind}. "

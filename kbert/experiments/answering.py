@@ -15,7 +15,7 @@ from kbert.tasks.loading import WrongTaskError
 def answering_task(
     program: str, task_class: type[Task], folder: PathLike
 ) -> tuple[Task, Callable[[], str]]:
-    """Loads the task of a folder that a program answers files with.
+    """Loads, from a preset or an export, the task with which a program answers files.
 
     Args:
         program: name of the program, such as "kbert-predict".

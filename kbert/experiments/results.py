@@ -51,10 +51,12 @@ class Result:
     def score(self) -> tuple[float, float]:
         """Sort key of runs, larger is better: metric on the development data, then minus the loss.
 
-        Evaluations of one run are compared in the same way (`kbert.training.run.best`).
+        A metric that is a loss counts with minus; NaN comes last. Evaluations of one run are
+        compared in the same way (`kbert.training.run.best`).
         """
         value = -self.best_value if self.metric.endswith("loss") else self.dev[self.metric]
-        return value, -math.inf if self.best_loss is None else -self.best_loss
+        loss = math.inf if self.best_loss is None else self.best_loss
+        return _nan_last(value), _nan_last(-loss)
 
     @property
     def preset(self) -> Path:
@@ -174,3 +176,8 @@ def _table(rows: list[dict[str, Any]]) -> str:
         for line in cells:
             line[index] = f"{line[index]:g}"
     return text_table(names, cells)
+
+
+def _nan_last(value: float) -> float:
+    """Returns a sort key: the value, or minus infinity for NaN."""
+    return -math.inf if math.isnan(value) else value

@@ -54,9 +54,9 @@ def is_one_of_several() -> bool:
 
 
 def _on_this_host(model: keras.Model) -> Callable:
-    """Returns a function that runs a model on this JAX host alone, without the other hosts.
+    """Returns a function from features to outputs, NumPy arrays, that runs on this JAX host alone.
 
-    Keras would treat the features of all hosts as parts of one batch.
+    With Keras' `predict`, the features of all hosts would be parts of one batch.
     """
     import jax
 

@@ -122,7 +122,7 @@ def attention_probabilities(
 
     Args:
         scores: (B, N, T, S), in the compute dtype, which is also the dtype of the result.
-        bias: bias that broadcasts to the scores, cast to float32; or None.
+        bias: bias of any float dtype that broadcasts to the scores, added in float32; or None.
         rate: dropout rate.
         seed: (2,) int32; may be None if the rate is 0.
     """

@@ -26,6 +26,13 @@ def result(folder: Path, **changes) -> Result:
     return Result(**{**fields, **changes})
 
 
+def test_a_run_with_nan_is_never_the_best(tmp_path):
+    nan = result(tmp_path, dev={"accuracy": float("nan")}, best_loss=float("nan"))
+    runs = [nan, result(tmp_path, dev={"accuracy": 0.1}, best_loss=2.0)]
+    assert max(runs, key=lambda run: run.score) is runs[1]
+    assert max(runs[::-1], key=lambda run: run.score) is runs[1]
+
+
 def test_one_folder_is_one_run(tmp_path):
     folder = RunFolder(tmp_path / "run")
     folder.begin({"task": "cola"})  # ended by a bad setting before its first checkpoint

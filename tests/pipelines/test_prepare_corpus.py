@@ -160,6 +160,8 @@ def test_kinds_that_do_not_fit(corpus, tiny_vocabulary):
     arguments = (f"--input={corpus}/a.txt", f"--output_dir={corpus}/out")
     with pytest.raises(SystemExit, match=r"a tokenizer of kind wordpiece. .*--tokenizer=bpe"):
         program(*arguments, f"--vocabulary={corpus}/model", "--tokenizer=bpe")
+    with pytest.raises(SystemExit, match=r"vocab.txt holds a tokenizer of kind wordpiece"):
+        program(*arguments, f"--vocabulary={corpus}/model/vocab.txt", "--tokenizer=bpe")
     with pytest.raises(SystemExit, match="bpe and words do not support lowercase"):
         program(*arguments, "--tokenizer=bpe", "--vocabulary_size=300", "--lowercase")
 

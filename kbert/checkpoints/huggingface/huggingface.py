@@ -144,7 +144,6 @@ def write_folder(
         static_embedding.refuse_options(checked_options)
         static_embedding.write_folder(folder, config, arrays, **task_options)
         return
-    sentence_transformers.remove_modules(Path(folder))
     arrays, modules = sentence_transformers.split(arrays)
     content, renamed = export_model(config, arrays, **options)
     if weight_dtype != "float32":
@@ -152,6 +151,7 @@ def write_folder(
         renamed = {k: x.astype(kind) if x.dtype.kind == "f" else x for k, x in renamed.items()}
         content = {**content, "torch_dtype": weight_dtype}
     text = json.dumps(content, indent=2) + "\n"
+    sentence_transformers.remove_modules(Path(folder))  # nothing can be refused from here on
     write_shards(Path(folder), renamed, CONFIG_FILE, text.encode(), max_shard_size)
     task = options.get("task") or {}
     if task.get("kind") == sentence_transformers.KIND:

@@ -128,7 +128,7 @@ def read_pickle(content: bytes, source: str, start: int = 0) -> Pickle:
         >>> read_pickle(pickle.dumps(print, protocol=2), "memory")
         Traceback (most recent call last):
         ...
-        ValueError: A file of weights may name tensors, their storages and plain containers alone: \
+        ValueError: A file of weights must name only tensors, their storages and plain containers: \
 nothing else is looked up, let alone called. Received: __builtin__.print at byte 2 of memory
     """
     return _Machine(source, start).run(content)

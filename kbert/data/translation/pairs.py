@@ -34,7 +34,7 @@ class Side:
 
     @functools.cached_property
     def _places(self) -> tuple[tf.Tensor, tf.Tensor]:
-        """Start and length of each text, (N + 1,) each; an empty text follows the last one."""
+        """Start of each text in `ids`, and its number of ids, (N + 1,) each; text N is empty."""
         starts = np.cumsum(self.lengths, dtype=np.int64) - self.lengths
         with tf.init_scope(), tf.device("CPU"):
             return tf.constant(np.append(starts, 0)), tf.constant(np.append(self.lengths, 0))

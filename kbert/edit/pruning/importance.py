@@ -202,7 +202,10 @@ def _importance(
 
 @contextlib.contextmanager
 def _masked(layers: Sequence[Dense]) -> Iterator[list[_Mask]]:
-    """Adds a mask before the product of each layer, and removes it at the end of the context."""
+    """Within the context, multiplies the inputs of each layer by a mask.
+
+    Yields one `_Mask` for each layer; it changes nothing until its `mask`, (B, U), is set.
+    """
     masks = [_Mask(name=_NAME, dtype=layer.dtype_policy) for layer in layers]
     try:
         for layer, mask in zip(layers, masks, strict=True):

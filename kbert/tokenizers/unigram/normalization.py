@@ -106,7 +106,11 @@ class TextPreparation:
         return tf.cond(has_match, hidden, lambda: texts)
 
     def __call__(self, hidden: tf.Tensor) -> tf.Tensor:
-        """Prepares texts (B,) from `hide` for SentencePiece."""
+        """Returns texts (B,) as SentencePiece reads them, from the result of `hide`.
+
+        Fillers and invalid UTF-8 are dropped and stand-ins get spaces around them; for ALBERT the
+        text is also normalised.
+        """
         if not self._albert:
             hidden = drop_invalid(hidden)
             if self._stand_in is None:

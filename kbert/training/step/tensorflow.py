@@ -46,12 +46,12 @@ def scope(model: Any) -> contextlib.AbstractContextManager:
 
 
 def spec_of(model: Any, iterator: Any, data_batch: Any) -> Any:
-    """Returns the specs of the tensors of a batch of `fit`.
+    """Returns a batch with a `tf.TensorSpec` for each tensor, without computing anything.
 
     Args:
-        model: model that is trained.
-        iterator: Keras' iterator over the dataset; None if there is only `data_batch`.
-        data_batch: batch of `train_on_batch`.
+        model: model that is trained, for its distribution strategy.
+        iterator: Keras' iterator over the dataset of `fit`; None in `train_on_batch`.
+        data_batch: the batch of `train_on_batch`; read if there is no `iterator`.
     """
     # Keras averages the first batch over the replicas, which fails for booleans, for uneven batches
     # and on several hosts.

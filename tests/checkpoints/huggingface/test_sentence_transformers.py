@@ -84,6 +84,20 @@ def test_another_task_takes_the_modules_away(tokenizer, tmp_path):
     assert isinstance(Task.from_preset(tmp_path), TextClassifier)
 
 
+def test_a_refused_save_leaves_the_modules(tokenizer, tmp_path, monkeypatch):
+    task = make(tokenizer)
+    task.save_to_preset(tmp_path, "huggingface")
+    files = {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
+
+    def refuse(*args, **options):
+        raise ValueError("refused")
+
+    monkeypatch.setattr("kbert.checkpoints.huggingface.huggingface.export_model", refuse)
+    with pytest.raises(ValueError, match="refused"):
+        task.save_to_preset(tmp_path, "huggingface")
+    assert files == {p.name: p.read_bytes() for p in tmp_path.iterdir() if p.is_file()}
+
+
 def test_since_version_6_the_longest_row_is_the_tokenizer_s(tokenizer, tmp_path):
     make(tokenizer).save_to_preset(tmp_path, "huggingface")
     (tmp_path / "sentence_bert_config.json").write_text('{"module_output_name": "x"}')

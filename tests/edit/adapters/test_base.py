@@ -543,7 +543,7 @@ def test_an_adapter_whose_weights_cannot_be_read_is_removed_again(error):
     with pytest.raises(error), inserting(encoder, adapters.Lora(), "half"):
         raise error
     assert [weight.path for weight in encoder.trainable_weights] == before
-    assert not adapters.names(encoder)
+    assert not weights_of(encoder, "half")
 
 
 def test_what_cannot_be(monkeypatch):
