@@ -176,8 +176,8 @@ def _tokenizer(options: flags.FlagValues, sources: list, reading: dict) -> "toke
 def _given_tokenizer(options: flags.FlagValues) -> "tokenizers.Tokenizer":
     """Returns the tokenizer of --vocabulary, with the setting of --lowercase.
 
-    A vocabulary file has words with --tokenizer=words, else WordPiece's tokens. A folder, or the
-    .model of a unigram tokenizer, has its own kind.
+    A vocabulary file has words with --tokenizer=words, else WordPiece's tokens. The
+    tokenizer of a folder has the kind of its files; a .model is a unigram tokenizer.
 
     Raises:
         ValueError: the tokenizer is not of the kind --tokenizer, or does not support --lowercase.

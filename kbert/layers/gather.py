@@ -29,12 +29,11 @@ def gather_rows(x: Tensor | None, positions: Tensor) -> Tensor | None:
     """Gathers some rows of each head, or of a bias of the scores.
 
     Args:
-        x: (B, N, T, S), or a tensor that broadcasts to it: with one head for all, or with one row
-            (T = 1), which is returned unchanged. None is returned as None.
+        x: (B, N, T, S), where B and N may be 1. If T is 1, or x is None, x is returned unchanged.
         positions: (B, P) integers in [0, T).
 
     Returns:
-        (B, N, P, S).
+        (B, N, P, S); N is 1 if x has one head for all.
 
     Example:
         >>> x = ops.reshape(ops.arange(4), (1, 2, 2, 1))

@@ -195,7 +195,7 @@ def _resolver() -> tf.distribute.cluster_resolver.ClusterResolver | None:
 
 
 def _cluster(resolver: tf.distribute.cluster_resolver.ClusterResolver) -> tuple[int, int]:
-    """Returns the number of hosts and the index of this one: the chief, if any, then workers."""
+    """Returns the number of hosts and the index of this host; a chief comes before the workers."""
     jobs = resolver.cluster_spec().as_dict()
     if not jobs:
         return 1, 0

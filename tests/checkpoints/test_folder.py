@@ -59,7 +59,7 @@ def test_other_files_of_the_folder_stay(preset):
 
 def test_a_model_of_another_format_is_not_overwritten(preset, hub):
     encoder = Encoder(tiny_config())
-    with pytest.raises(ValueError, match=r"contains a kbert preset.*choose another. Received: "):
+    with pytest.raises(ValueError, match=r"contains a kbert preset.*another folder. Received: "):
         encoder.save_to_preset(preset, format="huggingface")
     with pytest.raises(ValueError, match=r"contains a Hugging Face model.*choose another"):
         encoder.save_to_preset(hub)
@@ -213,11 +213,11 @@ def test_another_model_altogether_is_refused_even_if_not_strict(hub):
     ("options", "message"),
     [
         ({"format": "onnx"}, "one of kbert, huggingface, keras_hub. Received: 'onnx'"),
-        ({"architecture": "bert"}, "another library's .* architecture='bert' with format='kbert'"),
-        ({"max_shard_size": 9}, "alone. Received: max_shard_size=9 with format='kbert'"),
+        ({"architecture": "bert"}, "another library .* architecture='bert' with format='kbert'"),
+        ({"max_shard_size": 9}, "one file of weights. .*max_shard_size=9 with format='kbert'"),
         (
             {"weight_dtype": "bfloat16"},
-            "in float32; Hugging .* weight_dtype='bfloat16' with format='kbert'",
+            "must be float32, .*Hugging .* weight_dtype='bfloat16' with format='kbert'",
         ),
         (
             {"format": "huggingface", "weight_dtype": "int8"},
@@ -233,7 +233,7 @@ def test_options_that_a_format_has_not(tmp_path, options, message):
 
 
 def test_an_option_that_none_has(tmp_path):
-    with pytest.raises(TypeError, match=r"is task, .*weight_dtype. Received: label, shard_size$"):
+    with pytest.raises(TypeError, match=r"task, .*weight_dtype. Received: label, shard_size$"):
         write_checkpoint(tmp_path / "x", tiny_config(), {}, label=["a"], shard_size=None)
     assert not (tmp_path / "x").exists()
 

@@ -347,7 +347,7 @@ def test_every_task_that_fills_masks_and_none_that_answers_no_files(tasks, tmp_p
     assert (type(task), len(checksum())) == (kbert.tasks.PermutationLM, 8)
     electra = kbert.tasks.ReplacedTokenDetection(encoder(), own)
     electra.save_to_preset(tmp_path / "b")
-    with pytest.raises(ValueError, match=r"no program answers files with it. Received: a Replaced"):
+    with pytest.raises(ValueError, match=r"no program supports it for files. Received: a Replaced"):
         answering_task("kbert-fill-mask", Pretraining, str(tmp_path / "b"))
 
 

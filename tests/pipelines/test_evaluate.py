@@ -14,7 +14,7 @@ def test_metrics_report_answers_and_picture(run_dir, call, mail_file, tmp_path, 
     arguments = (f"--preset={run_dir / 'preset'}", f"--data={mail_file}", *COLUMNS)
     call(evaluate, *arguments, f"--output_dir={tmp_path}")
     out = capsys.readouterr().out
-    assert "class            precision  recall      f1  rows" in out
+    assert "class      precision  recall      f1  support" in out
     assert "accuracy  1.0000" in out
     assert json.loads((tmp_path / "metrics.json").read_text())["accuracy"] == 1.0
     assert (tmp_path / "confusion_matrix.png").read_bytes().startswith(b"\x89PNG")

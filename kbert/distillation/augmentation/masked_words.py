@@ -62,7 +62,10 @@ class MaskedWords:
         return {**self.task.build_inputs(*sides), **columns}
 
     def _top(self, features: Tensors) -> tuple[Tensor, Tensor]:
-        """Returns the largest logits (B, M + 1) of words but the masked one, and their ids."""
+        """Returns the M + 1 largest logits at the mask and their ids, both (B, M + 1).
+
+        M is `candidates`. Tokens that are not whole words, and the masked word itself, have -inf.
+        """
         sequence = self.task.encode(features)["sequence"]  # (B, T, H)
         masked_lm: Any = self.task.masked_lm
         logits = masked_lm(sequence, features["mask_positions"])[:, 0]  # (B, V)

@@ -52,7 +52,7 @@ class Neighbours:
 
     @classmethod
     def among(cls, vectors: WordVectors) -> Self:
-        """Creates neighbours from the words of letters in word vectors.
+        """Creates neighbours among the words that consist of letters and have a vector.
 
         Raises:
             ValueError: there is no such word.

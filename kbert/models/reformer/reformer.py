@@ -92,7 +92,10 @@ class Reformer(Encoder):
     ) -> Layers:
         """Runs both residual streams; arguments and result like `Encoder._run_layers`.
 
-        Reversible layers, in training, leave None for all hidden states but the last.
+        `reads` names the outputs to return; `positions` (B, P) are the tokens to keep in the last
+        hidden state. In training, if nothing is to be returned and the backend has reversible
+        layers, all hidden states but the last are None. Raises ValueError for what a Reformer does
+        not support.
         """
         if reads.internals:
             raise ValueError(

@@ -246,8 +246,8 @@ class CausalLM(GenerationTask):
         """Continues prompts, up to the end of the text.
 
         The default is greedy, so the answer to a prompt is always the same.
-        `kbert.decoding.Sampling(top_p=0.9)` writes texts that people like to read. An empty prompt
-        starts a new text: the model reads the token that ends one ("cls" with `reads_cls`).
+        `kbert.decoding.Sampling(top_p=0.9)` writes texts that people like to read. For an empty
+        prompt the model starts a new text, from the end-of-text token ("cls" with `reads_cls`).
 
         Args:
             prompts: strings, or one.

@@ -281,8 +281,6 @@ def check_top_k(tokenizer: Tokenizer, top_k: int) -> None:
 def best(probabilities: np.ndarray, k: int) -> np.ndarray:
     """Returns the ids of the k largest of (V,) probabilities, largest first; ties by lower id.
 
-    Which of several equal to the k-th largest are among the k is arbitrary.
-
     Example:
         >>> best(np.array([0.1, 0.4, 0.1, 0.4, 0.1]), 3).tolist()
         [1, 3, 0]

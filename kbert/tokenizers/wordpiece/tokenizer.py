@@ -150,7 +150,10 @@ class WordPieceTokenizer(Tokenizer):
         )
 
     def _array_encoder(self) -> ArrayEncoder:
-        """Creates `array_encoder`; raises NeedsTensorFlow if texts may contain special tokens."""
+        """Creates the function of `array_encoder`, which encodes texts without TensorFlow.
+
+        Raises NeedsTensorFlow with `added_tokens` or `special_tokens_in_text`.
+        """
         if self.added_tokens or self.special_tokens_in_text:
             raise refuse(self, "added_tokens or special_tokens_in_text")
         stripped = self.lowercase if self.strip_accents is None else self.strip_accents

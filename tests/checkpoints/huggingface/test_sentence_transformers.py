@@ -251,7 +251,7 @@ def test_a_reranker_has_one_module(tokenizer, tmp_path, labels, caplog):
     else:
         assert [x["label"] for x in found] == [x["label"] for x in expected]
     kbert.Encoder.from_preset(tmp_path)
-    with pytest.raises(ValueError, match=f"as, TextEmbedder. Received: a {kind.__name__}"):
+    with pytest.raises(ValueError, match=f"class TextEmbedder. Received: a {kind.__name__}"):
         TextEmbedder.from_preset(tmp_path)
 
 

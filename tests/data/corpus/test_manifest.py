@@ -120,7 +120,7 @@ def test_an_index_that_does_not_fit(folder):
 def test_ids_outside_the_vocabulary(folder):
     edit(folder, lambda content: content.update(vocabulary_size=50))
     with pytest.raises(
-        ValueError, match=r"ids must be below 50, the size of the vocabulary. Received: "
+        ValueError, match=r"ids must be from 0 to 49, the size of the vocabulary less one"
     ):
         verify_corpus(folder)
 
