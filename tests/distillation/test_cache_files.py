@@ -205,7 +205,7 @@ def test_what_does_not_fit_is_not_begun(tokenizer, tmp_path, monkeypatch):
     assert needed == 2 * 4 * 16 * 2 + 3 * 4 + 24
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=needed - 1))
-    with pytest.raises(OSError, match=rf"take {needed} B of disk.* Received: {needed - 1} B in"):
+    with pytest.raises(OSError, match=rf"need {needed} B of disk.* Received: {needed - 1} B in"):
         batches_of(distiller, table)
     assert not folder.exists()
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=needed))

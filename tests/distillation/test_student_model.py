@@ -248,7 +248,7 @@ def test_what_is_no_student(teacher, arguments, message):
 
 
 def test_a_factorised_teacher_and_a_plain_student():
-    with pytest.raises(ValueError, match=r'take init="random"|unexpected'):
+    with pytest.raises(ValueError, match=r'use init="random"|unexpected'):
         kbert.student(make_encoder(embedding_size=8), 2, embedding_size=None)
 
 

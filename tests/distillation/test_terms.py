@@ -299,7 +299,10 @@ def test_windows_in_a_graph(tokenizer, teachers):
         (lambda: OwnLoss(weight="2"), "weight.*'2'"),
         (lambda: SoftTargets(temperature=0.0), "temperature.*above 0.*0.0"),
         (lambda: SoftTargets(positions="some"), r"one of \('masked', 'all'\). Received: 'some'"),
-        (lambda: AttentionRelations(relations=()), "some of attention, query, key, value. Rec"),
+        (
+            lambda: AttentionRelations(relations=()),
+            "one or more of attention, query, key, value. Rec",
+        ),
         (lambda: AttentionRelations(relations=("values",)), r"Received: \('values',\)"),
         (lambda: AttentionRelations(num_relation_heads=0), "num_relation_heads.*0"),
         (lambda: AttentionRelations(teacher_layer=0), "teacher_layer.*0"),

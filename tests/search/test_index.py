@@ -188,7 +188,7 @@ def test_saved_and_loaded(tmp_path, metric, ids):
         ({"more": 1}, "the keys .*more"),
         ({"metric": "l2"}, "is damaged: `metric` must be one of cosine, dot. Received: 'l2'"),
         ({"count": 3}, r"float32 \(3, 2\), as in index.json. Received: float32 \(2, 2\)"),
-        ({"ids": ["a"]}, "is damaged: Each vector has one id.*1 ids for 2 vectors"),
+        ({"ids": ["a"]}, "is damaged: Each vector must have one id.*1 ids for 2 vectors"),
         ({"ids": True}, "is damaged: `ids` must be a list, or null. Received: True"),
         ({"ids": {"a": 1, "b": 2}}, "is damaged: `ids` must be a list, or null."),
         ({"ids": ["a", "a"]}, "is damaged: Ids must be unique. Received: 'a' twice"),

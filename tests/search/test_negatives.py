@@ -156,7 +156,7 @@ def test_as_sentence_transformers_mines():
         ({"margin": "x"}, "`margin` must be a number of at least 0. Received: 'x'"),
         ({"texts": {0: "a", 1: "b"}}, "`texts` must be a list, in the order.*Received: dict"),
         ({"texts": "ab"}, "`texts` must be a list, in the order.*Received: str"),
-        ({"relative_margin": float("nan")}, "`relative_margin` must be a number from 0"),
+        ({"relative_margin": float("nan")}, "`relative_margin` must be a number of at least 0"),
         ({"positives": [[0], [1]]}, "Received: 1 queries, 2 lists of positives, 1 texts"),
         ({"positives": [[]]}, r"at least one id of its positives. Received: \[\] for query 0"),
         ({"positives": [0]}, "a list of at least one id of its positives.*Received: 0 for query 0"),

@@ -96,7 +96,10 @@ def test_two_stages():
     [
         (lambda s: rerank(["a"], HITS, s, TEXTS), "Received: 1 queries and 2 rows of hits"),
         (lambda s: rerank(QUERIES, HITS, s, TEXTS, k=0), "k must be a whole number, 1 or more"),
-        (lambda s: rerank(QUERIES, HITS, s), "needs `texts`. Received: the id 0, without `texts`"),
+        (
+            lambda s: rerank(QUERIES, HITS, s),
+            "requires `texts`. Received: the id 0, without `texts`",
+        ),
         (lambda s: rerank(QUERIES, HITS, s, TEXTS[:2]), "the text of every candidate. Received: 3"),
         (lambda s: rerank(QUERIES, HITS, s, {0: "a"}), "the text of every candidate. Received: 1"),
         (

@@ -153,7 +153,7 @@ def test_a_model_without_segments_and_with_other_pieces(make_model):
     [
         ({"question": ["a"], "context": ["b"]}, "would move the answers .*question, context"),
         ({"context": ["a"], "choices": [["b"]], "label": [0]}, "would move the answers"),
-        ({"label": ["a"]}, r"Texts \(text\), pairs .* can be augmented. Received: .* label"),
+        ({"label": ["a"]}, r"texts \(text\), pairs .* can be augmented. Received: .* label"),
         ({"first": ["a"]}, "can be augmented. Received"),
         ({"text": []}, "must have rows. Received: a table without any"),
     ],

@@ -107,7 +107,7 @@ def test_damaged_folders_are_told(made, tmp_path):
     shard = folder / "augmented-00001-of-00002.jsonl"
     whole = shard.read_bytes()
     shard.write_bytes(whole[:-9])
-    with pytest.raises(ValueError, match=f"00001-of-00002.jsonl is cut off.*{len(whole)} bytes"):
+    with pytest.raises(ValueError, match=f"00001-of-00002.jsonl is truncated.*{len(whole)} bytes"):
         read_augmented(folder)
     shard.unlink()
     with pytest.raises(FileNotFoundError, match="is named in the manifest but does not exist"):

@@ -194,7 +194,7 @@ def test_what_is_not_understood_is_refused(tmp_path):
         adapters.read_adapterhub(encoder, folder)
     assert not encoder.variants.added
     (folder / FILE).rename(folder / "pytorch_adapter.bin")
-    with pytest.raises(FileNotFoundError, match=r"use_safetensors=True.*is never read. Received"):
+    with pytest.raises(FileNotFoundError, match=r"use_safetensors=True.*is never read\). Received"):
         adapters.read_adapterhub(encoder, folder)
     made_folder(folder, "bert", "seq_bn")
     albert = kbert.Encoder(tiny_config(num_layer_groups=1, embedding_size=8))
