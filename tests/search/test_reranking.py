@@ -98,7 +98,7 @@ def test_two_stages():
         (lambda s: rerank(QUERIES, HITS, s, TEXTS, k=0), "k must be a whole number, 1 or more"),
         (
             lambda s: rerank(QUERIES, HITS, s),
-            "requires `texts`. Received: the id 0, without `texts`",
+            "requires `texts`. Received: the id 0, without",
         ),
         (lambda s: rerank(QUERIES, HITS, s, TEXTS[:2]), "the text of every candidate. Received: 3"),
         (lambda s: rerank(QUERIES, HITS, s, {0: "a"}), "the text of every candidate. Received: 1"),
