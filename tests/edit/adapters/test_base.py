@@ -561,9 +561,9 @@ def test_what_cannot_be(monkeypatch):
     adapters.add(encoder, "lora")
     with pytest.raises(ValueError, match=r"unique names.*'lora' again"):
         adapters.add(encoder, "lora")
-    with pytest.raises(ValueError, match=r"one of lora.*'other'"):
+    with pytest.raises(ValueError, match=r"which has lora.*'other'"):
         adapters.activate(encoder, "other")
-    with pytest.raises(ValueError, match=r"one of lora.*'other'"):
+    with pytest.raises(ValueError, match=r"which has lora.*'other'"):
         adapters.using(encoder, "other")
     adapters.add(encoder, "houlsby", size=2)
     with pytest.raises(ValueError, match=r"remove them before .* Received: lora, houlsby"):

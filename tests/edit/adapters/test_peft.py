@@ -123,7 +123,7 @@ def test_what_a_folder_does_not_say_is_as_peft_takes_it(tmp_path, rank, missing)
 def test_what_is_not_understood_is_refused(tmp_path):
     encoder, model = base_of("bert", tmp_path / "base")
     folder = tmp_path / "adapter"
-    with pytest.raises(FileNotFoundError, match=r"holds adapter_config.json"):
+    with pytest.raises(FileNotFoundError, match=r"must contain adapter_config.json"):
         adapters.read_peft(encoder, folder)
     config = peft.LoraConfig(r=2, target_modules=["query", "value"])
     peft.get_peft_model(model, config).save_pretrained(folder)

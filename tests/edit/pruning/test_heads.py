@@ -301,5 +301,5 @@ def test_the_least_important_are_chosen():
         least_important(values, 0.5, at_least=2)
     with pytest.raises(ValueError, match=r"less than 1. Received: 1"):
         least_important(values, 1)
-    with pytest.raises(ValueError, match="a finite number"):
+    with pytest.raises(ValueError, match="must be finite"):
         least_important([np.array([np.nan])], 0.5)

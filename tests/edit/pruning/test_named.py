@@ -23,7 +23,7 @@ def test_arguments_are_shown():
     first, *rest = inspect.signature(MovementPruning).parameters.values()
     assert (first.name, first.kind) == ("sparsity", first.POSITIONAL_OR_KEYWORD)
     assert [x.name for x in rest][-1] == "globally"
-    assert "share of the run's. Default: 0.7." in MagnitudePruning.__doc__
+    assert "the run's updates. Default: 0.7." in " ".join(MagnitudePruning.__doc__.split())
     assert "kernels: Patterns for the names" in MagnitudePruning.__doc__
     assert "globally" not in MagnitudePruning.__doc__
 
