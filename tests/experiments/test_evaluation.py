@@ -39,7 +39,7 @@ def test_a_report_by_class_and_every_answer(make, tmp_path):
     task = make("TextClassifier", [{"label": x} for x in ("ham", "ham", "spam")], ["ham", "spam"])
     found = evaluate(task, table)
     assert found.confusion == {"matrix": [[1, 0], [1, 1]], "names": ["ham", "spam"]}
-    assert "spam                1.0000  0.5000  0.6667     2" in str(found)
+    assert "spam          1.0000  0.5000  0.6667        2" in str(found)
     assert str(found).endswith("metric     value\naccuracy  0.5000")
     found.write(tmp_path, "dev", table)
     lines = (tmp_path / "dev_answers.jsonl").read_text().splitlines()

@@ -51,10 +51,10 @@ def test_the_seed_is_that_of_the_head(preset, mail):
 
 def test_a_label_that_is_never_seen_is_told_before_the_work(preset, mail):
     dev = {"text": ["a", "b"], "label": ["ham", "eggs"]}
-    with pytest.raises(ValueError, match="row 1 of the data: the label 'eggs' does not occur"):
+    with pytest.raises(ValueError, match="row 1 of the data: the label 'eggs' must occur"):
         Experiment("classify", preset=preset, train=mail, dev=dev)
     named = ["eggs", "ham", "spam"]
-    with pytest.raises(ValueError, match="'eggs' does not occur in the training data: add"):
+    with pytest.raises(ValueError, match="'eggs' must occur in the training data: add"):
         Experiment("classify", preset=preset, train=mail, dev=dev, labels=named)
     more = {"train": mail, "dev": mail, "test": dev, "labels": named}
     assert Experiment("classify", preset=preset, **more).labels == named

@@ -91,7 +91,7 @@ def test_a_column_for_each_label(write):
     found = table("multilabel", path, columns={"label": ["toxic", "threat"]})
     assert found["label"] == [["toxic", "threat"], [], ["threat"]]
     bad = write("bad.csv", "text,toxic,threat", "a,1,yes")
-    with pytest.raises(ValueError, match=r"bad.csv, line 2: .*holds 0 or 1.*'threat': 'yes'"):
+    with pytest.raises(ValueError, match=r"bad.csv, line 2: .*must be 0 or 1.*'threat': 'yes'"):
         table("multilabel", bad, columns={"label": ["toxic", "threat"]})
 
 

@@ -99,7 +99,7 @@ def test_it_reads_no_more_than_it_is_asked_for(tmp_path):
         ("a.csv", "text,x\na,b\nc\n", "a.csv, line 3: the row has 1 columns, the first row has 2"),
         ("a.csv", 'text,x\na,"b\n', "a.csv, line 2: a quote opens here and never closes"),
         ("a.csv", 'text,x\na,"b"c\n', "a.csv, line 2: a quote opens here and closes in line 2"),
-        ("a.csv", "body\na\n", "inputs are the column.s. text or first and second; .*'body'"),
+        ("a.csv", "body\na\n", "requires the column.s. text or first and second; .*'body'"),
         ("a.jsonl", '{"text": "a"}\n{"txt": "a"}\n', "a.jsonl, line 2: 'text' is missing"),
         ("a.jsonl", '{"text": "a"}\n{', "a.jsonl, line 2 is not JSON"),
         ("a.jsonl", '["a"]', "a.jsonl, line 1: a line must be one JSON object"),

@@ -168,7 +168,7 @@ def test_what_transformers_cannot_be(tmp_path):
     sizes = {"hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4}
     content |= {**sizes, "intermediate_size": 8}
     for changes, message in (
-        ({}, r"runs only where .* is the hidden size. Received: 96 and 64 in memory"),
+        ({}, r"must be the hidden size .* Received: 96 and 64 in memory"),
         (
             {"use_bottleneck_attention": True, "key_query_shared_bottleneck": True},
             "must not both be true",

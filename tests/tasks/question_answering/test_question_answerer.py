@@ -344,7 +344,7 @@ def test_two_replicas_train_as_one(config, tokenizer, mirrored):
     [
         ({"answer_starts": [[3]]}, "row 0 of the data: .*Received: 'dog' at 3, .*has ' do'"),
         ({"answer_starts": [[-1]]}, "Received: 'dog' at -1"),
-        ({"answer_starts": [[]]}, "row 0 of the data: .*1 answers, 0 places"),
+        ({"answer_starts": [[]]}, "row 0 of the data: .*1 answers, 0 entries"),
         ({"answer_starts": [["4"]]}, r"row 0 of the data: .*whole numbers.*Received: \['4'\]"),
         ({"answer_starts": [4]}, "must be a list of whole numbers.*Received: 4"),
         ({"answers": [[""]]}, "Received: '' at 4"),
