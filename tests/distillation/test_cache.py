@@ -193,9 +193,7 @@ def test_what_cannot_be_cached_is_told(tokenizer, tmp_path):
         if weight.name == "gamma":
             weight.assign(3e5 * np.ones(weight.shape))
     overflowing = Distiller(student, teacher, [HiddenStates()], cache_dir=tmp_path / "x")
-    with pytest.raises(
-        ValueError, match="hidden_states/2, which is NaN or beyond the range"
-    ):
+    with pytest.raises(ValueError, match="hidden_states/2, which is NaN or beyond the range"):
         batches_of(overflowing, table_of("classes"))
 
 

@@ -58,7 +58,7 @@ def test_a_label_that_is_never_seen_is_told_before_the_work(preset, mail):
         Experiment("classify", preset=preset, train=mail, dev=dev, labels=named)
     more = {"train": mail, "dev": mail, "test": dev, "labels": named}
     assert Experiment("classify", preset=preset, **more).labels == named
-    with pytest.raises(ValueError, match="'ham' is none of those named"):
+    with pytest.raises(ValueError, match="'ham' must be one of the given"):
         Experiment("classify", preset=preset, train=mail, dev=mail, labels=["eggs", "spam"])
     one = {"text": ["x", "y"], "label": ["a", "a"]}
     with pytest.raises(ValueError, match=r"at least two classes. Received: \['a'\] in all 2 rows"):

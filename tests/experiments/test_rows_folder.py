@@ -97,7 +97,7 @@ def test_what_cannot_be_read_in_parts_is_refused(preset, files, mail, tmp_path):
     with files["train"].open("a") as file:
         file.write('{"message": "a pen", "kind": "new"}\n')
     lines = len(mail["text"]) + 1
-    with pytest.raises(ValueError, match=rf"line {lines}: the label 'new' is none of those named"):
+    with pytest.raises(ValueError, match=rf"line {lines}: the label 'new' must be one of"):
         make(labels=["ham", "spam"])
     with files["train"].open("a") as file:
         file.write('{"message": "a pen"}\n')

@@ -209,7 +209,7 @@ def test_byte_level_words_come_without_their_space(encoder):
         ({"pooling": "sum"}, "pooling must be one of cls, mean, max"),
         ({"pooling": "cls", "special_tokens": False}, "requires special_tokens=True"),
         ({"words": True, "merge": "last"}, "merge must be one of mean, first"),
-        ({"max_length": 41}, "from 5 to 40"),
+        ({"max_length": 41}, "between 5 and 40"),
         ({"doc_stride": 0}, "doc_stride must be at least 1"),
         ({"with_tokens": True}, "pooling=None or words=True"),
         ({"batch_size": 0}, "batch_size must be"),

@@ -211,7 +211,7 @@ def test_texts_of_files(encoder, tokenizer, tmp_path):
 
 def test_what_cannot_be_written(encoder, tokenizer, tmp_path):
     path = tmp_path / "a.npy"
-    with pytest.raises(ValueError, match=r"ends in .npy or .tfrecord"):
+    with pytest.raises(ValueError, match=r"must end in .npy or .tfrecord"):
         write(tmp_path / "a.csv", encoder, tokenizer)
     with pytest.raises(ValueError, match="Received: both"):
         write(path, encoder, tokenizer, sources=["a.txt"])

@@ -113,7 +113,7 @@ def test_a_branch_that_moved_is_followed(model):
 
 def test_a_damaged_file_is_refused_and_fetched_again(model):
     model.corrupt = True
-    with pytest.raises(ValueError, match=r"model.safetensors of 'hf:someone/model' does not have"):
+    with pytest.raises(ValueError, match=r"model.safetensors of 'hf:someone/model' must have"):
         locate("hf:someone/model")
     model.corrupt = False
     assert content(locate("hf:someone/model"))["model.safetensors"] == FILES["model.safetensors"]

@@ -14,7 +14,7 @@ def test_as_texts():
     assert inference.as_texts([]) == []
     with pytest.raises(TypeError, match=r"texts must be strings. Received: 3 as number 1"):
         inference.as_texts(["a", 3])
-    with pytest.raises(ValueError, match=r"given for prompts must have an order.*Received: a set"):
+    with pytest.raises(ValueError, match=r"value of prompts must have an order.*Received: a set"):
         inference.as_texts({"a", "b"}, "prompts")
     assert inference.as_texts({"b": 1, "a": 2}.keys()) == ["b", "a"]
 

@@ -203,7 +203,7 @@ def test_twice_as_many_words_are_twice_the_work():
 def test_errors():
     with pytest.raises(ValueError, match=r".O., or one of B, I, E, S, L, U and a type.*'NOUN'"):
         entity_spans(["NOUN"])
-    with pytest.raises(ValueError, match=r"label of BIO is .*B, I and a type.*'E-x'"):
+    with pytest.raises(ValueError, match=r"label of BIO must be .*B, I and a type.*'E-x'"):
         entity_spans(["E-x"], scheme="BIO")
     with pytest.raises(ValueError, match=r"scheme must be one of BIO, BIOES, BILOU or None.*'IOB'"):
         entity_spans(["O"], scheme="IOB")

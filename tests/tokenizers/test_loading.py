@@ -96,7 +96,7 @@ def test_gaps_in_the_ids_are_refused(tmp_path):
         (
             "tokenizer_config.json",
             {"added_tokens_decoder": {"x": 1}},
-            "must be an object that maps tok",
+            "must be an object that maps ids to tok",
         ),
         ("special_tokens_map.json", {"cls_token": {"id": 1}}, "`cls_token` must be a token"),
         ("tokenizer.json", {"model": []}, "`model` must be an object with tokens"),

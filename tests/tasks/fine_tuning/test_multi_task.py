@@ -257,7 +257,7 @@ def test_what_cannot_be_trained_together(config, tokenizer):
     with pytest.raises(ValueError, match=r"tasks' names, colour, number. Received: colour"):
         multi.fit({"colour": data["colour"]}, **FIT)
     for call in (multi.fit, multi.evaluate):
-        with pytest.raises(ValueError, match=r"tasks' names, colour, number. Received: tuple"):
+        with pytest.raises(ValueError, match=r"tasks' names .* number. Received: tuple"):
             call(data["colour"], verbose=0)
     for steps in (0, -1, 2.5):
         with pytest.raises(ValueError, match=rf"`steps_per_epoch` must be.*Received: {steps}"):

@@ -43,7 +43,7 @@ def test_windows_line_ends_byte_order_mark_and_missing_last_line_feed(tmp_path):
         ("\n".join(GOOD[2:]), r"vocab.txt without \[PAD\], \[UNK\]"),
         ("", r"vocab.txt without \[PAD\], \[UNK\], \[CLS\], \[SEP\], \[MASK\]"),
         ("\n".join(GOOD).encode() + b"\n\xff", r"must be UTF-8. Received: .*vocab.txt, line 8"),
-        ("\n".join([*GOOD, "a\0b"]), r"no U\+0000. Received: 'a\\x00b' at .*line 8"),
+        ("\n".join([*GOOD, "a\0b"]), r"not contain U\+0000. Received: 'a\\x00b' at .*line 8"),
         ("\n".join([*GOOD, "x" * 300]), r"at most 256 bytes.*line 8"),
     ],
 )

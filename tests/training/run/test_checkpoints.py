@@ -90,9 +90,7 @@ def test_what_is_not_finite_is_no_checkpoint(tmp_path):
     kernel = ops.convert_to_numpy(task.tokens.kernel.value).copy()
     kernel[0, 0] = np.nan
     task.tokens.kernel.assign(kernel)
-    with pytest.raises(
-        ValueError, match=r"must be finite .* NaN or infinity in weights/tokens/ker"
-    ):
+    with pytest.raises(ValueError, match=r"must be finite.* NaN or infinity in weights/tokens/ker"):
         checkpoints.save(task, 1)
     assert list(tmp_path.iterdir()) == []
 
