@@ -84,7 +84,7 @@ def test_a_folder_of_another_task(task, tmp_path):
     content = json.loads((tmp_path / "kbert.json").read_text())
     content["task"]["kind"] = "TextClassifier"
     (tmp_path / "kbert.json").write_text(json.dumps(content))
-    with pytest.raises(ValueError, match=r"loaded as, Pretraining. Received: a TextClassifier"):
+    with pytest.raises(ValueError, match=r"of the class Pretraining. Received: a TextClassifier"):
         kbert.tasks.Pretraining.from_preset(tmp_path)
 
 

@@ -113,8 +113,8 @@ def test_a_word_with_blanks_and_one_that_comes_twice(tmp_path, caplog):
             "a 1 2\nb 3 4 5\n",
             r"line 2: a line must be a word and 2 numbers.*nothing more. Received: 'b 3 4 5'",
         ),
-        ("2 2\na 1 2\nb 3 4 5\n", r"line 3: a line must be a word and 2 numbers.*no more"),
-        ("the 0.1\nfox 0.1 0.2\n", r"line 2: a line must be a word and 1 numbers.*no more"),
+        ("2 2\na 1 2\nb 3 4 5\n", r"line 3: a line must be a word and 2 numbers.*nothing more"),
+        ("the 0.1\nfox 0.1 0.2\n", r"line 2: a line must be a word and 1 numbers.*nothing more"),
         (" 1 2\nb 3 4\n", r"line 1: a line must be a word and numbers.*Received: ' 1 2'"),
     ],
 )

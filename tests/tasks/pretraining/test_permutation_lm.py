@@ -244,7 +244,7 @@ def test_what_permuted_rows_have_no_use_for_is_refused(corpus, tokenizer, settin
 def test_batches_of_others_are_refused(corpus, config, tokenizer, task):
     batch = next(iter(batches(corpus, tokenizer)))
     masked = Pretraining(kbert.Encoder(config), tokenizer, next_sentence=False)
-    with pytest.raises(ValueError, match=r"PermutationLM takes them.*order_ids"):
+    with pytest.raises(ValueError, match=r"use kbert.tasks.PermutationLM.*order_ids"):
         masked.loss_terms(batch, training=False)
     del batch["order_ids"]
     with pytest.raises(ValueError, match=r'make the dataset with masking="permutation"'):

@@ -89,7 +89,7 @@ def test_a_sentence_objective_reads_the_first_token(config, tokenizer, objective
 
 def test_a_batch_without_labels_says_so(task, tokenizer):
     batch = first(toy.batches(tokenizer, batch_size=2, next_sentence=False))
-    wanted = 'must hold next_sentence_labels.*segments="pairs".*Received: mask_ids'
+    wanted = 'must contain next_sentence_labels.*segments="pairs".*Received: mask_ids'
     with pytest.raises(ValueError, match=wanted):
         task.loss_terms(batch, training=False)
 
@@ -170,7 +170,7 @@ def test_predict_refuses(task, tokenizer):
     with pytest.raises(ValueError, match=r"one vocabulary entry.*'foxes'"):
         task.predict("[MASK]", candidates=["foxes"])
     for size in (0, -1, 1.5):
-        message = f"whole number, 1 or more.*Received: batch_size={size}"
+        message = f"whole number of at least 1.*Received: batch_size={size}"
         with pytest.raises(ValueError, match=message):
             task.predict("[MASK]", batch_size=size)
         with pytest.raises(ValueError, match=message):
@@ -436,10 +436,10 @@ def test_objectives_that_do_not_go_together(config, tokenizer):
         kbert.tasks.Pretraining(bare, tokenizer, sentence_order=True)
     batch = first(toy.batches(tokenizer, batch_size=2))
     task = kbert.tasks.Pretraining(encoder, tokenizer, sentence_order=True)
-    with pytest.raises(ValueError, match=r'must hold sentence_order_labels.*segments="halves"'):
+    with pytest.raises(ValueError, match=r'must contain sentence_order_labels.*segments="halves"'):
         task.loss_terms(batch, training=False)
     task = kbert.tasks.Pretraining(encoder, tokenizer, span_boundary=True)
-    with pytest.raises(ValueError, match=r'must hold span_starts, span_ends.*masking="span"'):
+    with pytest.raises(ValueError, match=r'must contain span_starts, span_ends.*masking="span"'):
         task.loss_terms(batch, training=False)
     with pytest.raises(ValueError, match=r"no sentence-order head.*Received: a task with"):
         task.predict_sentence_order([("a", "b")])
