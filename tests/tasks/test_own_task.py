@@ -102,7 +102,7 @@ def test_it_is_measured_with_its_report(call, run_dir, graded, tmp_path, capsys)
     call(evaluate, MODULE, *arguments, f"--output_dir={tmp_path}")
     out = capsys.readouterr().out
     assert "kappa" in out
-    assert "class            precision  recall" in out
+    assert "class      precision  recall" in out
     assert json.loads((tmp_path / "metrics.json").read_text())["kappa"] > 0.9
     first = json.loads((tmp_path / "test_answers.jsonl").read_text().splitlines()[0])
     assert first["text"].startswith("the red")

@@ -203,7 +203,7 @@ def test_it_learns_to_fill_and_to_write(corpus, tokenizer, tmp_path):
 def test_what_does_not_fit_is_refused(corpus, tokenizer, batch, tmp_path):
     for changes, message in (
         ({"positions": "alibi"}, r"positions among learned, .*positions='alibi'"),
-        ({"positions": "rotary"}, r"no segments, unless .*num_segments=2, positions='rotary'"),
+        ({"positions": "rotary"}, r"num_segments=0, unless .*num_segments=2, positions='rotary'"),
         ({"embedding_size": 8}, r"equal to `hidden_size`.*embedding_size=8, hidden_size=32"),
     ):
         config = kbert.EncoderConfig(**{**SIZES, **changes})
