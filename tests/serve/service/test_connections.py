@@ -102,7 +102,7 @@ def test_a_connection_beyond_the_most_is_told_so(operations, gate):
             assert answer.startswith(b"HTTP/1.1 503")
             assert b"connection: close" in answer
             assert answer.endswith(
-                b'{"error":"The service has 2 connections at most. Try again later. '
+                b'{"error":"The service accepts at most 2 connections. Try again later. '
                 b'Received: one more"}'
             )
             assert service.get("/health")[0] == service.get("/live")[0] == 200
