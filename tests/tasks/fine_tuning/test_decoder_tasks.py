@@ -281,7 +281,7 @@ def test_a_task_comes_back_from_its_folder(kind, tmp_path):
         other.encoder.decoder.token_embedding.numpy(), encoder.decoder.token_embedding.numpy()
     )
     assert kbert.Decoder.from_preset(tmp_path).config == encoder.decoder.config
-    with pytest.raises(ValueError, match=r"saved with format=.kbert.\. Received: 'huggingface'"):
+    with pytest.raises(ValueError, match=r"format must be .kbert. .*Received: 'huggingface'"):
         task.save_to_preset(tmp_path / "theirs", "huggingface")
 
 
