@@ -27,6 +27,16 @@ def not_finite(outputs: Mapping[str, Any]) -> list[str]:
     return [name for name, x in outputs.items() if _is_bad(np.asarray(x))]
 
 
+def nan_last(value: float) -> float:
+    """Returns a sort key of which larger is better: the value, or minus infinity for NaN.
+
+    Example:
+        >>> max([nan_last(np.nan), nan_last(-2.0)])
+        -2.0
+    """
+    return -np.inf if np.isnan(value) else value
+
+
 def _is_bad(numbers: np.ndarray) -> bool:
     """Whether an array has NaN or +inf, or only -inf; single -inf are allowed (masks)."""
     if numbers.dtype.kind == "V":  # bfloat16 is not one of NumPy's own types

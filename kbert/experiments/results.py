@@ -5,6 +5,7 @@ import math
 import statistics
 from typing import Any
 
+from kbert.core.finite import nan_last
 from kbert.core.types import MaybeNone
 from kbert.io.paths import Path
 from kbert.metrics import text_table
@@ -56,7 +57,7 @@ class Result:
         """
         value = -self.best_value if self.metric.endswith("loss") else self.dev[self.metric]
         loss = math.inf if self.best_loss is None else self.best_loss
-        return _nan_last(value), _nan_last(-loss)
+        return nan_last(value), nan_last(-loss)
 
     @property
     def preset(self) -> Path:
@@ -176,8 +177,3 @@ def _table(rows: list[dict[str, Any]]) -> str:
         for line in cells:
             line[index] = f"{line[index]:g}"
     return text_table(names, cells)
-
-
-def _nan_last(value: float) -> float:
-    """Returns a sort key: the value, or minus infinity for NaN."""
-    return -math.inf if math.isnan(value) else value

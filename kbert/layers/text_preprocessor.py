@@ -32,6 +32,7 @@ class TextPreprocessor(keras.layers.Layer):
         `segment_ids` and `padding_mask`, int32 (B, T) each. Texts may also have the shape (B, 1).
 
     Raises:
+        TypeError: a call with values that are not strings, such as labels.
         ValueError: the tokenizer lacks a special token of the input, or `max_length` is too small
             for the special tokens.
 
@@ -62,6 +63,7 @@ class TextPreprocessor(keras.layers.Layer):
     def call(self, texts: Any, second: Any = None) -> dict[str, Any]:
         """Returns the encoder's input; see the class."""
         sides = [None if side is None else _flat(side) for side in (texts, second)]
+        _check_texts(*sides)
         features = padded_batch(
             self.tokenizer, *sides, padding="max_length", max_length=self.max_length
         )
@@ -71,6 +73,7 @@ class TextPreprocessor(keras.layers.Layer):
 
     def compute_output_spec(self, texts: Any, second: Any = None) -> dict[str, keras.KerasTensor]:
         """Returns the shapes of the encoder's input."""
+        _check_texts(texts, second)
         shape = (texts.shape[0], self.max_length)
         names = ("token_ids", "segment_ids", "padding_mask")
         return {name: keras.KerasTensor(shape, dtype="int32") for name in names}
@@ -93,6 +96,18 @@ class TextPreprocessor(keras.layers.Layer):
             for name, x in config["tokenizer"]["config"].items()
         }
         return cls(**{**config, "tokenizer": tokenizer.from_config(arguments)})
+
+
+def _check_texts(*sides: Any) -> None:
+    """Raises TypeError for arrays and tensors without strings, such as labels."""
+    for side in sides:
+        dtype = getattr(side, "dtype", "string")  # of NumPy, TensorFlow, or a name in Keras
+        if getattr(dtype, "kind", None) not in ("U", "S", "O") and "string" not in str(dtype):
+            raise TypeError(
+                "A TextPreprocessor reads strings; for a dataset with labels use "
+                "dataset.map(lambda x, y: (preprocess(x), y)). "
+                f"Received: values of the type {dtype}"
+            )
 
 
 def _flat(texts: Any) -> Any:

@@ -95,3 +95,12 @@ def test_what_is_refused(tokenizer):
         kbert.TextPreprocessor(tokenizer, max_length=2)
     with pytest.raises(ValueError, match="without pad"):
         kbert.TextPreprocessor(kbert.WordTokenizer(["<S>", "</S>", "<UNK>"]), max_length=8)
+    preprocess = kbert.TextPreprocessor(tokenizer, max_length=8)
+    labelled = tf.data.Dataset.from_tensor_slices((TEXTS, [0, 1, 0])).batch(3)
+    for call in (
+        lambda: labelled.map(preprocess),  # labels are no second texts
+        lambda: preprocess(TEXTS, np.array([0, 1, 0])),
+        lambda: preprocess(keras.Input((), dtype="int32")),
+    ):
+        with pytest.raises(TypeError, match=r"reads strings; .*\(preprocess\(x\), y\)"):
+            call()

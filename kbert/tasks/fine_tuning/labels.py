@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from kbert.core.in_memory import ClassName, plain, values_of
+from kbert.core.in_memory import ClassName, values_of
 from kbert.data.tables.table import Table
 
 _WHOLE = "0|-?[1-9][0-9]*"  # a whole number, written out
@@ -185,12 +185,12 @@ def class_names(labels: Any) -> list[str]:
     `ClassLabel` of `datasets` keep its order.
 
     Args:
-        labels: one label per example, or a list of labels per example (tags, several classes): a
-            list, an array, a series, or a column of `datasets`. Labels are strings, integers or
-            booleans.
+        labels: one label per example, a string, integer or boolean; or a list of names per example
+            (tags, several classes). A list, an array, a series, or a column of `datasets`.
 
     Raises:
-        ValueError: there are no labels, or a label is a number that is not whole.
+        ValueError: there are no labels, they are one-hot or of several kinds, or a label is a
+            number that is not whole.
 
     Example:
         >>> class_names(["spam", "ham", "spam"]), class_names([10, 9, 10])
@@ -199,9 +199,9 @@ def class_names(labels: Any) -> list[str]:
         ['O', 'B-PER']
     """
     found: dict[str, Any] = {}
-    for given in map(plain, values_of(labels, "label")):
-        for label in given if isinstance(given, list | tuple) else [given]:
-            name = _as_name(plain(label))
+    for given in Table({"label": values_of(labels, "label")})["label"]:
+        for label in _as_list(given):
+            name = _as_name(label)
             if name is None:
                 raise ValueError(
                     "Labels of classes must be names, integers or booleans; use a TextRegressor "
@@ -209,7 +209,7 @@ def class_names(labels: Any) -> list[str]:
                 )
             found.setdefault(name, label)
     if not found:
-        raise ValueError("class_names needs labels. Received: none")
+        raise ValueError("class_names requires labels. Received: none")
     if all(isinstance(label, ClassName) for label in found.values()):
         return sorted(found, key=lambda name: found[name].number)
     return sorted(found, key=lambda name: (name != "O", *_natural(name)))

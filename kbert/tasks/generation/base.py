@@ -407,7 +407,7 @@ def num_results(method: Method) -> int:
 
 def check_seed(seed: Any) -> None:
     """Raises ValueError unless the seed is an integer from 0 to 2**32 - 1."""
-    if not _is_integer(seed) or not 0 <= seed < SEED_LIMIT:
+    if not is_integer(seed) or not 0 <= seed < SEED_LIMIT:
         raise ValueError(
             f"`seed` must be an integer from 0 to {SEED_LIMIT - 1}. Received: {seed!r}"
         )
@@ -415,14 +415,14 @@ def check_seed(seed: Any) -> None:
 
 def check_max_new_tokens(number: Any, most: int) -> None:
     """Raises ValueError unless `number` is an integer from 1 to `most`."""
-    if not _is_integer(number) or not 1 <= number <= most:
+    if not is_integer(number) or not 1 <= number <= most:
         raise ValueError(
             f"`max_new_tokens` must be an integer from 1 to {most}, which the model's positions "
             f"allow. Received: {number!r}"
         )
 
 
-def _is_integer(value: Any) -> bool:
+def is_integer(value: Any) -> bool:
     """Whether a value is an integer of Python or NumPy, and not a boolean."""
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
 

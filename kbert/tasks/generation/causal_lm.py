@@ -31,6 +31,7 @@ from kbert.tasks.generation.base import (
     batches_of_like_width,
     check_max_new_tokens,
     check_seed,
+    is_integer,
     num_beams,
     padded,
     request_seed,
@@ -502,8 +503,7 @@ class CausalLM(GenerationTask):
         stop = list(stop) if isinstance(stop, list | tuple | set | np.ndarray) else [stop]
         size = self.tokenizer.vocabulary_size
         for entry in stop:
-            is_number = isinstance(entry, int | np.integer) and not isinstance(entry, bool)
-            is_id = is_number and 0 <= entry < size
+            is_id = is_integer(entry) and 0 <= entry < size
             if not is_id and not (isinstance(entry, str) and entry):
                 raise ValueError(
                     "`stop` must contain strings that are not empty, or ids from 0 to "

@@ -8,6 +8,7 @@ from typing import Any, cast
 import keras
 import numpy as np
 
+from kbert.core.finite import nan_last
 from kbert.core.types import MaybeNone
 from kbert.io.paths import Path
 from kbert.training.run.checkpoints import (
@@ -130,9 +131,7 @@ class BestWeights:
 
     def _rank(self, value: float, loss: float) -> tuple[float, float]:
         """Returns (rank of the metric, rank of the loss): larger for better; -inf for NaN."""
-        numbers = (self._sign * value, -loss)
-        value, loss = (-math.inf if math.isnan(x) else x for x in numbers)
-        return value, loss
+        return nan_last(self._sign * value), nan_last(-loss)
 
 
 def weights_of(task: TrainStep) -> dict[str, keras.Variable]:

@@ -121,6 +121,10 @@ def test_classes_of_labelled_data(encoder, tokenizer):
             missing(encoder, tokenizer)
     with pytest.raises(ValueError, match=r"use a TextRegressor.*Received: 0.5"):
         kbert.class_names([0.5, 1.0])
+    with pytest.raises(ValueError, match=r"not one-hot vectors: pass labels.argmax\(1\)"):
+        kbert.class_names(np.eye(3))
+    with pytest.raises(ValueError, match=r"class_names requires labels. Received: none"):
+        kbert.class_names([])
 
 
 def test_a_schedule_goes_to_compile(encoder, tokenizer):
