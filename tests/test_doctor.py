@@ -150,7 +150,7 @@ def test_extras(monkeypatch):
     )
     found = doctor.examine_extras()
     assert states(found) == {"jax": "ok", "gpu": "-", "serve": "BROKEN"}
-    assert named(found, "gpu").value == "without nvidia-cudnn-cu12"
+    assert named(found, "gpu").value == "missing nvidia-cudnn-cu12"
     assert named(found, "serve").value == "h11 1.0, not >=2"
 
 

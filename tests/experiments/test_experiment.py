@@ -67,7 +67,7 @@ def test_a_label_that_is_never_seen_is_told_before_the_work(preset, mail):
         Experiment("classify", preset=preset, train={"text": ["x"]}, dev=mail)
     tagged = {"words": [["a", "b"]], "labels": [["O", "B-x"]]}
     more = {"words": [["a"], ["b", "c"]], "labels": [["O"], ["B-x", "I-x"]]}
-    with pytest.raises(ValueError, match="row 1 of the data: the label 'I-x' does not occur"):
+    with pytest.raises(ValueError, match="row 1 of the data: the label 'I-x' must occur"):
         Experiment("ner", preset=preset, train=tagged, dev=more)
     pair = {"first": ["a"], "second": ["b"]}
     labelled = {**pair, "label": ["entailment"]}

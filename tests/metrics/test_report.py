@@ -32,7 +32,7 @@ def test_equal_to_scikit_learn():
 
 def test_every_class_has_its_line():
     lines = str(classification_report([0, 1], [0, 0], NAMES)).splitlines()
-    assert [line.split()[0] for line in lines[:7]] == ["class", *NAMES, "mean", "accuracy"]
+    assert [line.split()[0] for line in lines[:7]] == ["class", *NAMES, "macro", "accuracy"]
     assert lines[1].split() == ["entailment", "0.5000", "1.0000", "0.6667", "1"]
 
 

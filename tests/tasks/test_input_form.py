@@ -40,7 +40,7 @@ def test_an_encoder_takes_the_tokenizer_s(config, tokenizer):
 def test_what_does_not_fit(config):
     with pytest.raises(ValueError, match="BytePairTokenizer without pad, cls, sep"):
         input_form(kbert.Encoder(config), kbert.BytePairTokenizer(CHARACTERS, []))
-    with pytest.raises(ValueError, match=r"DecoderEncoder.extend\(decoder\) .*Received: a Decoder"):
+    with pytest.raises(ValueError, match=r"DecoderEncoder.extend\(decoder\)\. Received: a Decoder"):
         input_form(tiny_decoder(), None)
 
 
