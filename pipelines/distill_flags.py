@@ -119,7 +119,7 @@ def chosen_recipe(options: flags.FlagValues) -> DistillationRecipe:
     Raises:
         ValueError: no term of the recipe's loss reads the value of a flag.
     """
-    chosen, kinds = distillation.recipe(options.recipe), dict(late.load_each("term"))
+    chosen, kinds = distillation.distillation_recipe(options.recipe), dict(late.load_each("term"))
     changes = {
         "temperature": options.temperature,
         "positions": options.positions,

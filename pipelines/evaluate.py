@@ -85,7 +85,7 @@ def _evaluate(options: flags.FlagValues) -> None:
         if options.preset_dir:
             task.save_to_preset(options.preset_dir)
             print(f"model with this threshold written to {options.preset_dir}")
-    evaluation = experiments.evaluate(task, table, batch_size=options.batch_size)
+    evaluation = experiments.predict_and_score(task, table, batch_size=options.batch_size)
     print(f"\n{evaluation}")
     if folder:
         evaluation.write(folder, "test", table)

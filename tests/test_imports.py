@@ -66,7 +66,7 @@ ORDER = {
     """,
     "decoding": """
         methods noise request
-        beam choice options single
+        beam_search choice options single
         loop
         streaming
     """,
@@ -93,7 +93,7 @@ ORDER = {
         quantization
     """,
     "export": """
-        array_answers folder savedmodel tensorflow_copy text_rows
+        array_answers folder savedmodel tensorflow_copy text_to_rows
         elmo exported features litert onnx openvino runtime_task text_graphs
         task
     """,

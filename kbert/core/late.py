@@ -182,7 +182,7 @@ TABLE = {
         "unigram": "kbert.tokenizers.unigram.tokenizer:UnigramTokenizer",
     },
     "part": {
-        "bottleneck": "kbert.models.mobilebert.bottleneck:Bottleneck",
+        "bottleneck": "kbert.models.mobilebert.bottleneck:BottleneckPart",
         "disentangled": "kbert.models.deberta.attention:Disentangled",
         "dynamic_convolution": "kbert.models.convbert.convolution:DynamicConvolution",
         "global_tokens": "kbert.models.longformer.attention:GlobalTokens",

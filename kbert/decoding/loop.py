@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from kbert.core.types import Tensor
-from kbert.decoding.beam import decode_beam
+from kbert.decoding.beam_search import decode_beam
 from kbert.decoding.choice import make_choice
 from kbert.decoding.methods import Beam, Greedy, Method, Sampling
 from kbert.decoding.request import Request

@@ -19,7 +19,10 @@ if TYPE_CHECKING:
     from kbert.distillation.distiller import Distiller as Distiller
     from kbert.distillation.experiment import DistillationExperiment as DistillationExperiment
     from kbert.distillation.layer_maps import layer_map as layer_map
-    from kbert.distillation.published import RECIPES as RECIPES, recipe as recipe
+    from kbert.distillation.published import (
+        RECIPES as RECIPES,
+        distillation_recipe as distillation_recipe,
+    )
     from kbert.distillation.static import distill_static as distill_static
     from kbert.distillation.student_model import student as student
     from kbert.distillation.terms import (

@@ -11,7 +11,7 @@ from kbert.catalog.distillation import DistillationRecipe, Stage
 from kbert.core.types import PathLike
 from kbert.distillation.comparison import Comparison, compare
 from kbert.distillation.distiller import Distiller
-from kbert.distillation.published import recipe
+from kbert.distillation.published import distillation_recipe
 from kbert.distillation.student_model import student
 from kbert.experiments import Experiment, Settings
 from kbert.experiments.folder import checksum_of
@@ -259,7 +259,7 @@ def _of_stage(settings: Settings, stage: Stage) -> Settings:
 
 def _with_stages(given: str | DistillationRecipe) -> DistillationRecipe:
     """Returns a recipe, or that of a name; ValueError if it has no stages or one without terms."""
-    resolved_recipe = recipe(given) if isinstance(given, str) else given
+    resolved_recipe = distillation_recipe(given) if isinstance(given, str) else given
     if not resolved_recipe.stages:
         raise ValueError(
             "This recipe distils on text, not on the data of a task: distil on shards first, then "

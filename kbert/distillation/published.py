@@ -26,14 +26,14 @@ def _recipe(values: DistillationRecipe) -> DistillationRecipe:
 RECIPES = {name: _recipe(values) for name, values in DISTILLATIONS.items()}
 
 
-def recipe(name: str) -> DistillationRecipe:
+def distillation_recipe(name: str) -> DistillationRecipe:
     """Returns the recipe with a name.
 
     Raises:
         ValueError: there is none; the message lists similar names.
 
     Example:
-        >>> [stage.name for stage in recipe("tinybert-task").stages]
+        >>> [stage.name for stage in distillation_recipe("tinybert-task").stages]
         ['intermediate', 'prediction']
     """
     return by_name(name, RECIPES, "recipe of distillation")

@@ -23,13 +23,16 @@ if TYPE_CHECKING:
     from kbert.experiments.evaluation import (
         Evaluation as Evaluation,
         check_submission as check_submission,
-        evaluate as evaluate,
+        predict_and_score as predict_and_score,
         tune_threshold as tune_threshold,
         write_submission as write_submission,
     )
     from kbert.experiments.experiment import Experiment as Experiment
     from kbert.experiments.folder import RunFolder as RunFolder
-    from kbert.experiments.previews import preview as preview, show_examples as show_examples
+    from kbert.experiments.previews import (
+        describe_examples as describe_examples,
+        preview as preview,
+    )
     from kbert.experiments.reading import read as read
     from kbert.experiments.records import Records as Records
     from kbert.experiments.results import Result as Result, Series as Series

@@ -69,7 +69,7 @@ class Evaluation:
             atomic.write(folder / f"{name}_report.txt", f"{self.text}\n".encode())
 
 
-def evaluate(
+def predict_and_score(
     task: FineTuningTask, data: Table, *, batch_size: int = 32, verbose: str | int = "auto"
 ) -> Evaluation:
     """Predicts every example and scores the answers.

@@ -38,11 +38,11 @@ def preview(experiment: Experiment, *, examples: int = 3, **settings: Any) -> st
     """
     chosen = experiment.settings(**settings)
     task = experiment.make_task(chosen)
-    shown = show_examples(task, experiment.head[:examples])
+    shown = describe_examples(task, experiment.head[:examples])
     return f"{shown}\n\n{_estimate(experiment, task, chosen)}"
 
 
-def show_examples(task: FineTuningTask, table: Table) -> str:
+def describe_examples(task: FineTuningTask, table: Table) -> str:
     """Shows labelled examples as the model reads them.
 
     Args:

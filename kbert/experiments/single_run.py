@@ -10,8 +10,8 @@ from typing import Any
 from kbert.core.types import PathLike
 from kbert.edit import adapters
 from kbert.experiments.evaluation import (
-    evaluate,
     is_labelled,
+    predict_and_score,
     tune_threshold,
     write_answers,
     write_submission,
@@ -196,7 +196,7 @@ def _run(
     threshold = None
     if settings.tune_threshold:
         threshold = tune_threshold(task, experiment.dev, **options)
-    dev = evaluate(task, experiment.dev, **options)
+    dev = predict_and_score(task, experiment.dev, **options)
     test = _measure_test(task, experiment, folder if writes else None, options)
     if writes:
         dev.write(folder.path, "dev", experiment.dev)
@@ -230,7 +230,7 @@ def _measure_test(
         experiment: task, preset and data.
         folder: folder for the answers; None = nothing is written. For GLUE, answers to unlabelled
             data are also written in the form of its server.
-        options: arguments of `evaluate`: `batch_size` and `verbose`.
+        options: arguments of `predict_and_score`: `batch_size` and `verbose`.
 
     Returns:
         The metrics; None without labelled test data.
@@ -238,7 +238,7 @@ def _measure_test(
     if experiment.test is None:
         return None
     if is_labelled(task.columns, experiment.test):
-        test = evaluate(task, experiment.test, **options)
+        test = predict_and_score(task, experiment.test, **options)
         if folder is not None:
             test.write(folder.path, "test", experiment.test)
         return test.metrics

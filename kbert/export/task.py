@@ -19,7 +19,7 @@ from kbert.export.folder import TOLERANCES, check_format, export_rows, refuse_fu
 from kbert.export.savedmodel.write import export_saved_model, refuse_differences
 from kbert.export.tensorflow_copy import export_copy
 from kbert.export.text_graphs import write_text_graphs
-from kbert.export.text_rows import TextRows
+from kbert.export.text_to_rows import TextToRows
 from kbert.signatures.requests import MAX_BYTES
 from kbert.signatures.rows import RowFunction
 
@@ -254,7 +254,7 @@ def _export_to_runtime(
         if why is None:
             sizes = {"max_length": task.row_length, "multiple": 1}
             build = functools.partial(task.form.build_inputs, **sizes)
-            text_rows = TextRows(task.tokenizer, build, list(rows.inputs))
+            text_rows = TextToRows(task.tokenizer, build, list(rows.inputs))
             graphs = write_text_graphs(place, format, text_rows, texts)
         else:
             graphs = {"why": why}

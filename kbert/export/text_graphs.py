@@ -8,7 +8,7 @@ import numpy as np
 from absl import logging
 
 from kbert.core import late
-from kbert.export.text_rows import INPUTS, Batch, NotInside, TextRows
+from kbert.export.text_to_rows import INPUTS, Batch, NotInside, TextToRows
 
 Rows = dict[str, np.ndarray]
 # Texts that tokenizers often get wrong, checked in addition to the texts of the export.
@@ -31,7 +31,7 @@ HARD_TEXTS = (
 
 
 def write_text_graphs(
-    folder: str, format: str, rows: TextRows, texts: Sequence[str]
+    folder: str, format: str, rows: TextToRows, texts: Sequence[str]
 ) -> dict[str, Any]:
     """Writes the tokenizer for a runtime, runs it, and keeps it if its rows equal kbert's.
 
@@ -69,7 +69,7 @@ def write_text_graphs(
     return {"why": why}
 
 
-def _expected(rows: TextRows, count: int, texts: Sequence[str]) -> list[tuple[Batch, Rows]]:
+def _expected(rows: TextToRows, count: int, texts: Sequence[str]) -> list[tuple[Batch, Rows]]:
     """Returns batches of texts, each with the rows that kbert's tokenizer makes.
 
     Args:

@@ -20,7 +20,7 @@ CHOICES = {
 }
 
 
-class HiddenStates(NamedTuple):
+class ChosenLayers(NamedTuple):
     """A choice of hidden states, which are summed (width H) or concatenated (wider).
 
     Attributes:
@@ -44,7 +44,7 @@ class HiddenStates(NamedTuple):
         return sum(chosen[1:], chosen[0])
 
 
-def choose_layers(layers: str | int | Sequence[int], num_layers: int) -> HiddenStates:
+def choose_layers(layers: str | int | Sequence[int], num_layers: int) -> ChosenLayers:
     """Resolves a choice of layers to hidden states.
 
     Args:
@@ -59,9 +59,9 @@ def choose_layers(layers: str | int | Sequence[int], num_layers: int) -> HiddenS
 
     Example:
         >>> choose_layers("sum_last_four", 12)
-        HiddenStates(indices=(9, 10, 11, 12), joined=False)
+        ChosenLayers(indices=(9, 10, 11, 12), joined=False)
         >>> choose_layers([0, -1], 12)
-        HiddenStates(indices=(0, 12), joined=True)
+        ChosenLayers(indices=(0, 12), joined=True)
     """
     if isinstance(layers, str):
         if layers not in CHOICES:
@@ -74,7 +74,7 @@ def choose_layers(layers: str | int | Sequence[int], num_layers: int) -> HiddenS
             raise ValueError(
                 f"{layers!r} requires an encoder with more layers. Received: one with {num_layers}"
             )
-        return HiddenStates(tuple(indices), layers.startswith("concat"))
+        return ChosenLayers(tuple(indices), layers.startswith("concat"))
     single = not isinstance(layers, Sequence)
     indices_given: list[Any] = list(layers) if isinstance(layers, Sequence) else [layers]
     for index in indices_given:
@@ -87,4 +87,4 @@ def choose_layers(layers: str | int | Sequence[int], num_layers: int) -> HiddenS
             )
     if not indices_given:
         raise ValueError("layers must name at least one hidden state. Received: none")
-    return HiddenStates(tuple(int(i) % (num_layers + 1) for i in indices_given), joined=not single)
+    return ChosenLayers(tuple(int(i) % (num_layers + 1) for i in indices_given), joined=not single)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
         Client as Client,
         ServiceError as ServiceError,
     )
-    from kbert.serve.service.background import Background as Background
+    from kbert.serve.service.background import BackgroundService as BackgroundService
     from kbert.serve.service.server import (
         needs_tensorflow as needs_tensorflow,
         run as run,

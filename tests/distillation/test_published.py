@@ -6,36 +6,36 @@ import pytest
 
 import kbert
 from kbert.catalog.distillation import table
-from kbert.distillation import RECIPES, recipe, student, terms
+from kbert.distillation import RECIPES, distillation_recipe, student, terms
 
 BERT_BASE = 109_482_240
 
 
 def test_the_published_values():
-    soft, own, cosine = recipe("distilbert").terms
+    soft, own, cosine = distillation_recipe("distilbert").terms
     assert (soft.weight, soft.temperature, soft.positions) == (5.0, 2.0, "all")
     assert isinstance(own, terms.OwnLoss)
     assert own.weight == 2.0
     assert isinstance(cosine, terms.LastHiddenCosine)
     assert cosine.weight == 1.0
-    general = recipe("distilbert").general
+    general = distillation_recipe("distilbert").general
     assert general["learning_rate"] == 5e-4
     assert general["clip_norm"] == 5.0
 
-    tiny = recipe("tinybert-general")
+    tiny = distillation_recipe("tinybert-general")
     assert [type(term).__name__ for term in tiny.terms] == [
         *("EmbeddingLoss", "HiddenStates", "AttentionScores")
     ]
     assert all(getattr(term, "layers", "uniform") == "uniform" for term in tiny.terms)
     assert {term.weight for term in tiny.terms} == {1.0}
-    first, last = recipe("tinybert-task").stages
+    first, last = distillation_recipe("tinybert-task").stages
     assert first.terms == tiny.terms
     assert not first.reads_heads
     assert last.reads_heads
     assert (first.learning_rate, last.learning_rate, last.epochs) == (5e-5, 3e-5, 3)
     assert last.terms[0].temperature == 1.0
 
-    (relations,) = recipe("minilm").terms
+    (relations,) = distillation_recipe("minilm").terms
     assert relations.relations == ("attention", "value")
     assert relations.teacher_layer is None
 
@@ -60,8 +60,8 @@ def only_configs(monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "wanted", "smaller"),
     [
-        (recipe("distilbert").student, 66_362_880, 1 / (1 - 0.394)),
-        (recipe("tinybert-general").student, 14_350_248, 7.63),
+        (distillation_recipe("distilbert").student, 66_362_880, 1 / (1 - 0.394)),
+        (distillation_recipe("tinybert-general").student, 14_350_248, 7.63),
         ({"num_layers": 6}, 66_955_008, 1.635),  # TinyBERT with 6 layers of 768
     ],
 )
@@ -81,7 +81,9 @@ def test_the_students_are_the_familys(only_configs):
         "tinybert-general": "huawei-noah/TinyBERT_General_4L_312D",
         "minilm": "nreimers/MiniLM-L6-H384-uncased",
     }.items():
-        ours = student(OnlyConfig(kbert.family("bert-base-uncased")), **recipe(name).student)
+        ours = student(
+            OnlyConfig(kbert.family("bert-base-uncased")), **distillation_recipe(name).student
+        )
         ours, theirs = (c.to_dict() for c in (ours.config, kbert.family(published)))
         differ = {field for field in ours if ours[field] != theirs[field]}
         assert differ <= {"activation"}, {f: (ours[f], theirs[f]) for f in differ}
@@ -89,9 +91,9 @@ def test_the_students_are_the_familys(only_configs):
 
 def test_an_unknown_recipe_names_the_close_ones():
     with pytest.raises(ValueError, match=r"Close: tinybert-.*Received: 'tinybert'"):
-        recipe("tinybert")
+        distillation_recipe("tinybert")
     with pytest.raises(ValueError, match=r"Known: distilbert, .*minilm.*Received: 'x'"):
-        recipe("x")
+        distillation_recipe("x")
 
 
 def test_the_table_has_all():

@@ -13,7 +13,7 @@ from kbert.distillation import (
     FeatureVariances,
     OwnLoss,
     SoftTargets,
-    recipe,
+    distillation_recipe,
     student,
 )
 from kbert.distillation.transfer import progressive
@@ -50,7 +50,7 @@ def teacher(tokenizer):
 
 @pytest.fixture
 def mobile(teacher):
-    made = recipe("mobilebert").student | {"part": {"name": "bottleneck", "width": 8}}
+    made = distillation_recipe("mobilebert").student | {"part": {"name": "bottleneck", "width": 8}}
     keras.utils.set_random_seed(1)
     return student(teacher, **made, attention_dropout=0.0)
 
@@ -172,7 +172,7 @@ def test_a_student_has_its_teacher_s_embeddings_and_heads(mobile, teacher):
 
 def test_own_losses_and_soft_targets_by_name(mobile, teacher):
     batch = toys.make_batch("text", teacher)
-    terms = recipe("mobilebert").terms
+    terms = distillation_recipe("mobilebert").terms
     losses, metrics = Distiller(mobile, teacher, terms).loss_terms(batch, training=False)
     assert sorted(losses) == ["nsp_loss", "weighted_mlm_loss", "weighted_soft_targets_masked_lm"]
     half = toys.values(losses)["weighted_mlm_loss"][0], toys.values(metrics)["mlm_loss"][0]
@@ -210,5 +210,5 @@ def test_what_it_refuses(mobile, teacher, tokenizer):
 def test_published_students_are_their_family_s():
     """Of the teacher's row the recipe's student is MobileBERT's."""
     teacher, mobile = map(kbert.family, ("ib-bert-large-uncased", "google/mobilebert-uncased"))
-    changes = {k: v for k, v in recipe("mobilebert").student.items() if k != "init"}
+    changes = {k: v for k, v in distillation_recipe("mobilebert").student.items() if k != "init"}
     assert teacher.replace(**changes) == mobile

@@ -11,8 +11,8 @@ from kbert import tasks
 from kbert.data import Table
 from kbert.experiments import (
     check_submission,
-    evaluate,
     named_task,
+    predict_and_score,
     tune_threshold,
     write_submission,
 )
@@ -37,7 +37,7 @@ def make(preset, tokenizer):
 def test_a_report_by_class_and_every_answer(make, tmp_path):
     table = Table({"text": ["a", "b", "c"], "label": ["ham", "spam", "spam"], "extra": [1, 2, 3]})
     task = make("TextClassifier", [{"label": x} for x in ("ham", "ham", "spam")], ["ham", "spam"])
-    found = evaluate(task, table)
+    found = predict_and_score(task, table)
     assert found.confusion == {"matrix": [[1, 0], [1, 1]], "names": ["ham", "spam"]}
     assert "spam          1.0000  0.5000  0.6667        2" in str(found)
     assert str(found).endswith("metric     value\naccuracy  0.5000")
@@ -50,14 +50,14 @@ def test_a_report_by_class_and_every_answer(make, tmp_path):
 def test_labels_by_index_are_reported_by_name(make):
     table = Table({"text": ["a", "b"], "label": [1, 0]})
     task = make("TextClassifier", [{"label": "spam"}, {"label": "ham"}], ["ham", "spam"])
-    assert evaluate(task, table).report.accuracy == 1.0
+    assert predict_and_score(task, table).report.accuracy == 1.0
 
 
 def test_labels_are_looked_at_before_the_work(make):
     task = make("TextClassifier", [], ["ham", "spam"])
     task.predict = lambda table, **options: pytest.fail("was asked")
     with pytest.raises(ValueError, match=r"There is no column 'label' in mail.csv"):
-        evaluate(task, Table({"text": ["a"]}, source="mail.csv"))
+        predict_and_score(task, Table({"text": ["a"]}, source="mail.csv"))
 
 
 def test_each_of_any_number_of_labels(make):
@@ -65,7 +65,7 @@ def test_each_of_any_number_of_labels(make):
     task = make(
         "TextClassifier", [{"labels": ["x"]}, {"labels": ["x"]}], ["x", "y"], multi_label=True
     )
-    found = evaluate(task, table)
+    found = predict_and_score(task, table)
     assert found.report is None
     assert found.confusion is None
     assert found.text.splitlines()[1].split() == ["x", "0.5000", "1.0000", "0.6667", "1"]
@@ -75,7 +75,7 @@ def test_each_of_any_number_of_labels(make):
 def test_entities_and_words(make):
     table = Table({"words": [["Ann", "sings"], ["Bo"]], "labels": [["B-per", "O"], ["B-per"]]})
     task = make("TokenClassifier", [{"labels": ["B-per", "O"]}, {"labels": ["O"]}], ["O", "B-per"])
-    found = evaluate(task, table)
+    found = predict_and_score(task, table)
     assert found.reports[0].overall["recall"] == 0.5
     assert found.report.confusion.tolist() == [[1, 0], [1, 1]]
     assert found.text.index("entity") < found.text.index("class")
@@ -83,7 +83,7 @@ def test_entities_and_words(make):
 
 def test_numbers_have_no_report(make, tmp_path):
     table = Table({"first": ["a"], "second": ["b"], "label": [2.0]})
-    found = evaluate(make("TextRegressor", np.array([1.5], np.float32)), table)
+    found = predict_and_score(make("TextRegressor", np.array([1.5], np.float32)), table)
     assert found.text == ""
     found.write(tmp_path, "dev", table)
     assert [path.name for path in tmp_path.iterdir()] == ["dev_answers.jsonl"]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kbert.experiments import Experiment, preview, show_examples
+from kbert.experiments import Experiment, describe_examples, preview
 from tests.models.generators.tiny import tiny_decoder
 
 TAGGED = {"words": [["the", "fox", "jumping"]], "labels": [["O", "B-animal", "O"]]}
@@ -49,7 +49,7 @@ def test_examples_as_the_model_reads_them(preset, name):
     labels = ["ham", "spam"] if name == "classify" else None
     experiment = Experiment(name, preset=preset, train=data, dev=data, labels=labels)
     task = experiment.make_task(experiment.settings())
-    assert show_examples(task, experiment.train) == expected
+    assert describe_examples(task, experiment.train) == expected
 
 
 def test_a_decoder_s_tokens_have_names_and_each_order_is_a_row(tokenizer, tmp_path):
@@ -59,7 +59,7 @@ def test_a_decoder_s_tokens_have_names_and_each_order_is_a_row(tokenizer, tmp_pa
     experiment = Experiment("regress", preset=tmp_path, train=data, dev=data)
     task = experiment.make_task(experiment.settings(auxiliary_lm_weight=0.25))
     assert task.auxiliary_lm_weight == 0.25
-    assert show_examples(task, experiment.train) == (
+    assert describe_examples(task, experiment.train) == (
         "row 0 of the data: 2.5\n"
         "  [start] red [delimiter] the fox [extract]\n  [start] the fox [delimiter] red [extract]"
     )
@@ -70,7 +70,7 @@ def test_windows_are_rows_of_their_own(preset):
     labels = ["ham", "spam"]
     experiment = Experiment("classify", preset=preset, train=data, dev=data, labels=labels)
     task = experiment.make_task(experiment.settings(max_length=12, doc_stride=8))
-    shown = show_examples(task, experiment.train).splitlines()
+    shown = describe_examples(task, experiment.train).splitlines()
     assert shown[1] == "  [CLS]" + " red fox" * 5 + " [SEP]"
     assert len(shown) == 4
 
@@ -93,7 +93,7 @@ def test_texts_that_are_read_apart_are_shown_apart(preset):
     data["negatives"] = [["a tree", "moon"], []]
     experiment = Experiment("embed", preset=preset, train=data, dev=data)
     task = experiment.make_task(experiment.settings())
-    lines = show_examples(task, experiment.train).splitlines()
+    lines = describe_examples(task, experiment.train).splitlines()
     assert lines[:5] == [
         "row 0 of the data: near 'the moon is red', not ['a tree', 'moon']",
         "  [CLS] red fox [SEP]",

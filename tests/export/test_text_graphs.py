@@ -15,7 +15,7 @@ import kbert
 from kbert.export.onnx import text as onnx_text
 from kbert.export.openvino import text as openvino_text
 from kbert.export.text_graphs import HARD_TEXTS, write_text_graphs
-from kbert.export.text_rows import TextRows, code_class
+from kbert.export.text_to_rows import TextToRows, code_class
 from kbert.tokenizers import train_unigram
 from kbert.tokenizers.bpe.byte_alphabet import CHARACTERS
 from kbert.tokenizers.packing import build_inputs
@@ -90,7 +90,7 @@ def text_rows(tokenizer, names=("token_ids", "segment_ids", "padding_mask"), **c
         "max_length": 24,
         "multiple": 1,
     }
-    return TextRows(tokenizer, partial(build_inputs, **{**options, **changes}), names)
+    return TextToRows(tokenizer, partial(build_inputs, **{**options, **changes}), names)
 
 
 OPENVINO = pytest.param("openvino", marks=pytest.mark.slow)

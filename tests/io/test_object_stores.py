@@ -217,7 +217,7 @@ def test_an_experiment(bucket, tokenizer):
     assert not [name for name in files(bucket / "series") if "checkpoints/" in name]
     task = kbert.tasks.Task.from_preset(series.preset)
     table = experiments.read(experiments.task_for(task), bucket / "mail.csv")
-    evaluation = experiments.evaluate(task, table, verbose=0)
+    evaluation = experiments.predict_and_score(task, table, verbose=0)
     evaluation.write(bucket / "answers", "test", table)
     assert len((bucket / "answers" / "test_answers.jsonl").read_text().splitlines()) == 16
 

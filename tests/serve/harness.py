@@ -10,13 +10,13 @@ import tensorflow as tf
 
 import kbert
 from kbert.export import export_saved_model
-from kbert.serve import Background, ServiceOptions
+from kbert.serve import BackgroundService, ServiceOptions
 from kbert.signatures import Signature
 from tests.harness import randomise, tiny_config
 from tests.waiting import PATIENCE
 
 
-class Running(Background):
+class Running(BackgroundService):
     """A service, and requests to it."""
 
     @property

@@ -47,7 +47,7 @@ def write_shard(
     return path
 
 
-class Shard:
+class OutputShard:
     """An existing shard; the checksum of an output is verified when it is first read.
 
     Args:

@@ -13,7 +13,7 @@ import numpy as np
 
 from kbert.core.types import PathLike
 from kbert.distillation.cache.layout import Layout
-from kbert.distillation.cache.shard import SUFFIX, Shard, write_shard
+from kbert.distillation.cache.shard import SUFFIX, OutputShard, write_shard
 from kbert.io.chunks import chunks
 from kbert.io.outputs import check_same, read_note, write_note
 from kbert.io.paths import local_only
@@ -50,9 +50,9 @@ class Store:
         self.folder = local_only(folder, "A cache of a teacher's outputs")
         self._identity = {"format": FORMAT, "dtype": dtype, "teacher": teacher}
         self.layouts: dict[str, Layout] = {}
-        self._shards: dict[str, Shard] = {}
+        self._shards: dict[str, OutputShard] = {}
         self._found: dict[tuple[str, ...], tuple[np.ndarray, np.ndarray]] = {}
-        self._opened: dict[str, Shard] = {}
+        self._opened: dict[str, OutputShard] = {}
         self.refresh()
 
     def refresh(self) -> None:
@@ -64,7 +64,7 @@ class Store:
         self.layouts |= {k: Layout.from_json(x) for k, x in manifest["outputs"].items()}
         for name in sorted(os.listdir(self.folder)):
             if name.endswith(SUFFIX) and name not in self._shards:
-                self._shards[name] = Shard(os.path.join(self.folder, name), self.layouts)
+                self._shards[name] = OutputShard(os.path.join(self.folder, name), self.layouts)
 
     def find(self, keys: np.ndarray, name: str) -> np.ndarray:
         """Returns the place of output `name` for each row, (N,) int64; -1 if it is not cached.
@@ -148,7 +148,7 @@ class Store:
                 f"Received: {show_bytes(free)} in {self.folder}",
             )
 
-    def _keep_few_open(self, shard: Shard) -> None:
+    def _keep_few_open(self, shard: OutputShard) -> None:
         """Closes the shard that was opened first if more than `_OPEN_SHARDS` are open."""
         if shard.path not in self._opened:
             self._opened[shard.path] = shard

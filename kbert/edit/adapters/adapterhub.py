@@ -16,7 +16,7 @@ from kbert.core.types import Arrays, PathLike
 from kbert.edit.adapters.base import Adapter, encoder_of, inserting, known, running, slot
 from kbert.edit.adapters.bottleneck import Houlsby, Pfeiffer
 from kbert.edit.adapters.files import FOREIGN_FILE
-from kbert.edit.adapters.foreign import check_only, read_folder, write_folder
+from kbert.edit.adapters.foreign import check_only, read_adapter_files, write_adapter_files
 from kbert.edit.adapters.sites import plain_blocks
 from kbert.io.paths import Path
 from kbert.models import Encoder
@@ -75,7 +75,7 @@ def read_adapterhub(model: Any, folder: PathLike, *, name: str | None = None) ->
             weights do not fit the encoder; then the model is unchanged.
     """
     encoder = encoder_of(model)
-    content, arrays = read_folder(folder, WEIGHTS_FILE, "adapters", _HINT)
+    content, arrays = read_adapter_files(folder, WEIGHTS_FILE, "adapters", _HINT)
     source = Path(folder) / FOREIGN_FILE
     saved_name, config = content.get("name"), content.get("config")
     if not isinstance(saved_name, str) or not isinstance(config, dict):
@@ -143,7 +143,7 @@ def write_adapterhub(model: Any, folder: PathLike, *, name: str | None = None) -
         "name": name,
         "version": "adapters.1.3.0",
     }
-    write_folder(folder, content, arrays, WEIGHTS_FILE)
+    write_adapter_files(folder, content, arrays, WEIGHTS_FILE)
 
 
 def reduction_factor(hidden: int, size: int) -> float:

@@ -13,7 +13,7 @@ from kbert.io.json_file import read_json
 from kbert.io.paths import Path
 
 
-def read_folder(
+def read_adapter_files(
     folder: PathLike, weights_file: str, package: str, hint: str = ""
 ) -> tuple[dict[str, Any], Arrays]:
     """Returns the settings of an adapter folder, and its weights by name.
@@ -59,7 +59,7 @@ def check_only(
             )
 
 
-def write_folder(
+def write_adapter_files(
     folder: PathLike, content: Mapping[str, Any], arrays: Arrays, weights_file: str
 ) -> None:
     """Writes the settings and the weights of an adapter: both files, or neither.

@@ -17,7 +17,7 @@ from kbert.checkpoints.renames import read_arrays
 from kbert.core.types import Arrays, PathLike
 from kbert.edit.adapters.base import encoder_of, inserting, known, running, slot
 from kbert.edit.adapters.files import FOREIGN_FILE
-from kbert.edit.adapters.foreign import check_only, read_folder, write_folder
+from kbert.edit.adapters.foreign import check_only, read_adapter_files, write_adapter_files
 from kbert.edit.adapters.lora import Lora, columns
 from kbert.edit.adapters.sites import sites
 from kbert.io.paths import Path
@@ -69,7 +69,7 @@ def read_peft(model: Any, folder: PathLike, *, name: str = "peft") -> Any:
             that do not fit the encoder; then the model is unchanged.
     """
     encoder = encoder_of(model)
-    content, arrays = read_folder(folder, WEIGHTS_FILE, "peft")
+    content, arrays = read_adapter_files(folder, WEIGHTS_FILE, "peft")
     folder = Path(folder)
     if content.get("peft_type") != "LORA":
         raise ValueError(
@@ -250,7 +250,7 @@ def write_peft(model: Any, folder: PathLike, *, name: str | None = None) -> None
         "inference_mode": True,
         "base_model_name_or_path": None,
     }
-    write_folder(folder, content, arrays, WEIGHTS_FILE)
+    write_adapter_files(folder, content, arrays, WEIGHTS_FILE)
 
 
 def _places(encoder: Any) -> Iterator[tuple[str, str, str, np.ndarray | None]]:

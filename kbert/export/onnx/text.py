@@ -17,11 +17,11 @@ import numpy as np
 
 from kbert.core.late import optional
 from kbert.export.onnx.runtime import EXTRA, OPSET, name_axes
-from kbert.export.text_rows import (
+from kbert.export.text_to_rows import (
     INPUTS,
     Batch,
     NotInside,
-    TextRows,
+    TextToRows,
     code_class,
     final_sigma,
     of_kind,
@@ -46,7 +46,7 @@ _FEW = [
 _END = "\n"  # separates two texts; within a text it is white space and replaced before
 
 
-def write(folder: str, rows: TextRows, count: int) -> str:
+def write(folder: str, rows: TextToRows, count: int) -> str:
     """Writes the graph for one text per row, or two.
 
     Args:

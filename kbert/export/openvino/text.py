@@ -11,10 +11,10 @@ import numpy as np
 
 from kbert.core.late import optional
 from kbert.export.openvino.runtime import EXTRA
-from kbert.export.text_rows import (
+from kbert.export.text_to_rows import (
     INPUTS,
     Batch,
-    TextRows,
+    TextToRows,
     code_class,
     final_sigma,
     of_kind,
@@ -33,7 +33,7 @@ FILES = {1: "openvino_tokenizer.xml", 2: "openvino_tokenizer_pairs.xml"}
 _NO_PIECE = "\U0010fffd"  # a private character, which becomes the unknown token
 
 
-def write(folder: str, rows: TextRows, count: int) -> str:
+def write(folder: str, rows: TextToRows, count: int) -> str:
     """Writes the tokenizer's graph for one text per row, or two.
 
     Args:

@@ -260,7 +260,7 @@ class _Bottleneck(Dense):
         return self.norm(super().call(inputs, training=training), training=training)
 
 
-class Bottleneck(Part):
+class BottleneckPart(Part):
     """Blocks and embeddings of MobileBERT and of its teacher, IB-BERT.
 
     The teacher is wide inside its layers (1,024) and as narrow as the student between them (512).

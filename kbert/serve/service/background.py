@@ -9,7 +9,7 @@ from kbert.serve.service.server import run
 from kbert.serve.service.settings import ServiceOptions
 
 
-class Background(InThread):
+class BackgroundService(InThread):
     """A service in its own thread while a `with` block runs.
 
     Args:
@@ -35,7 +35,7 @@ class Background(InThread):
         ...                   [tf.TensorSpec([None], tf.string, "text")])
         >>> folder = tempfile.mkdtemp()
         >>> _ = export_saved_model(folder, {"count": count})
-        >>> with Background(ServiceOptions(model=[f"size={folder}"], port=0)) as service:
+        >>> with BackgroundService(ServiceOptions(model=[f"size={folder}"], port=0)) as service:
         ...     kbert.Client(service.addresses[0]).predict("size", ["four", ""])
         [4, 0]
     """

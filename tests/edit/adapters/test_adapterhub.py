@@ -11,7 +11,7 @@ from kbert.edit import adapters
 from kbert.edit.adapters.adapterhub import reduction_factor
 from kbert.edit.adapters.base import weights_of
 from kbert.edit.adapters.files import FOREIGN_FILE
-from kbert.edit.adapters.foreign import write_folder
+from kbert.edit.adapters.foreign import write_adapter_files
 from kbert.io.arrays import read_safetensors
 from tests.harness import assert_close, randomise, tiny_config, tiny_inputs, to_numpy
 
@@ -67,7 +67,7 @@ def made_folder(folder, model, kind, size=4, hidden=16, layers=2, **changes):
         **{"hidden_size": hidden, "model_class": "X", "model_name": "x", "model_type": model},
         **{"name": "reviews", "version": "adapters.1.3.0"},
     }
-    write_folder(folder, content, arrays, FILE)
+    write_adapter_files(folder, content, arrays, FILE)
     return arrays
 
 

@@ -15,7 +15,7 @@ from kbert.checkpoints.vocabulary import extend_vocabulary
 from kbert.configs.encoder import EncoderConfig
 from kbert.layers import SharedEmbeddings
 from kbert.models import Encoder, describe
-from kbert.models.mobilebert.bottleneck import Bottleneck, NoNorm
+from kbert.models.mobilebert.bottleneck import BottleneckPart, NoNorm
 from kbert.models.mobilebert.huggingface import USUAL
 from kbert.models.parts import part_of
 from kbert.models.weights import named_weights, set_arrays
@@ -232,7 +232,7 @@ def test_what_it_refuses(changes, message):
 
 def test_its_defaults_are_those_that_checkpoints_know():
     part = part_of(family("google/mobilebert-uncased"))
-    assert isinstance(part, Bottleneck)
+    assert isinstance(part, BottleneckPart)
     assert {name: getattr(part, name) for name in USUAL} == USUAL
 
 

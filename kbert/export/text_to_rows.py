@@ -70,7 +70,7 @@ def of_kind(tokenizer: Tokenizer, package: str, kinds: Mapping[type, Value]) -> 
 
 
 @dataclass(frozen=True)
-class TextRows:
+class TextToRows:
     """The function from texts to the rows that a model reads.
 
     Args:
@@ -84,7 +84,7 @@ class TextRows:
         >>> from kbert.tokenizers import WordPieceTokenizer
         >>> tokenizer = WordPieceTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "pen"])
         >>> special = {"cls_id": 2, "sep_id": 3, "pad_id": 0, "max_length": 8, "multiple": 1}
-        >>> rows = TextRows(tokenizer, lambda *ids: build_inputs(*ids, **special), ["token_ids"])
+        >>> rows = TextToRows(tokenizer, lambda *ids: build_inputs(*ids, **special), ["token_ids"])
         >>> rows.run(["a pen", ""])["token_ids"].tolist()
         [[2, 1, 5, 3], [2, 3, 0, 0]]
     """
