@@ -1,3 +1,3 @@
 """The version, read by setup.py too."""
 
-__version__ = "0.3.0"
+__version__ = "1.0.0"

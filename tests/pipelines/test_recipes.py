@@ -43,7 +43,7 @@ def test_a_shorter_run_warms_up_for_a_tenth(parse):
     assert options.warmup_steps == 7
 
 
-@pytest.mark.parametrize("key", ["settings", "flags"])  # "flags" before 0.3.0
+@pytest.mark.parametrize("key", ["settings", "flags"])  # "flags" before 1.0.0
 def test_a_run_that_is_made_longer_keeps_its_warm_up(parse, tmp_path, key):
     (tmp_path / "run.json").write_text(f'{{"{key}": {{"warmup_steps": 100, "steps": 1000}}}}')
 

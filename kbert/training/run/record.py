@@ -152,8 +152,8 @@ def recorded_settings(folder: PathLike) -> dict[str, Any]:
 
 
 def _with_settings(before: dict[str, Any]) -> dict[str, Any]:
-    """Converts the content of `run.json`, if it is from before 0.3.0, to the current names."""
-    if "flags" in before:  # pretraining runs before 0.3.0
+    """Converts the content of `run.json`, if it is from before 1.0.0, to the current names."""
+    if "flags" in before:  # pretraining runs before 1.0.0
         before = {**before, "settings": dict(before["flags"])}
         del before["flags"]
         shares = before["settings"].get("replacement")
