@@ -162,8 +162,8 @@ class Embeddings(Editable):
             x = x + self._segments(segment_ids)
         elif segment_ids is not None:
             raise ValueError(
-                "A model without segments does not support `segment_ids`. Received: segment_ids "
-                f"of shape {tuple(segment_ids.shape)}"
+                "A model without segments does not support `segment_ids`: leave it out of the "
+                f"inputs. Received: segment_ids of shape {tuple(segment_ids.shape)}"
             )
         return x
 
