@@ -78,13 +78,13 @@ def example(page: str, first_line: str) -> str:
 
 
 @pytest.fixture
-def pretrained(tmp_path, tiny_vocabulary):
-    """A folder of an encoder and a tokenizer, as pretraining leaves one."""
+def pretrained(tmp_path, tiny_vocabulary, request):
+    """A folder of an encoder of two layers, or more, and a tokenizer."""
     tokenizer = kbert.WordPieceTokenizer(tiny_vocabulary)
     config = kbert.EncoderConfig(
         vocabulary_size=len(tiny_vocabulary),
         hidden_size=16,
-        num_layers=4,
+        num_layers=getattr(request, "param", 2),
         num_heads=2,
         intermediate_size=32,
         initializer_range=0.15,  # so that texts differ
@@ -97,6 +97,7 @@ def pretrained(tmp_path, tiny_vocabulary):
 
 
 @pytest.mark.tensorflow
+@pytest.mark.usefixtures("eagerly")
 def test_fine_tuning(pretrained, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "SST-2").mkdir()
@@ -134,6 +135,7 @@ def test_kbert_in_a_keras_model(pretrained, tmp_path, monkeypatch):
 
 
 @pytest.mark.tensorflow
+@pytest.mark.usefixtures("eagerly")
 def test_compile_and_callbacks(pretrained, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     task = kbert.TextClassifier.from_preset(pretrained, labels=2, new_head=True)
@@ -175,6 +177,7 @@ def test_the_chart_has_the_rows_of_the_table(monkeypatch):
 
 
 @pytest.mark.tensorflow
+@pytest.mark.parametrize("pretrained", [4], indirect=True)  # the last four are joined
 def test_features(pretrained):
     texts = ["the old red fox", "the big house", "a new blue pen"] * 5
     names = {"kbert": kbert, "name": pretrained, "texts": texts, "labels": [0, 1, 1] * 5}

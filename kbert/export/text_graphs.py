@@ -42,8 +42,8 @@ def write_text_graphs(
         texts: two texts or more to compare on, in addition to `HARD_TEXTS`.
 
     Returns:
-        The tokenizer's entry in `export.json`: {"inside": file -> its input, "needs": the package},
-        or {"why": the reason why it is not inside}.
+        The tokenizer's entry in `export.json`: {"inside": {file: name of its graph's input},
+        "needs": name of the package}, or {"why": the reason why no tokenizer was kept}.
     """
     if format not in late.TABLE["tokenizer graph"]:
         return {"why": f"{format} has no operations on strings"}

@@ -131,7 +131,10 @@ class Reranker:
 
 
 def _text(texts: Mapping[Any, str] | Sequence[str] | None, name: Any) -> str | bytes:
-    """Returns the text of the candidate with id `name`; ValueError if it has none."""
+    """Returns the text of the candidate with id `name`.
+
+    Without `texts` the id is the text. Raises ValueError if the candidate has no text.
+    """
     if texts is None:
         text = name
     else:

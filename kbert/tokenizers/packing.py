@@ -32,8 +32,8 @@ _NO_LIMIT = 1 << 30  # columns
 def pair_lengths(first: tf.RaggedTensor, second: tf.RaggedTensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns the numbers of tokens of the first and of the second texts, (B,) int32 each.
 
-    Takes the token ids of the texts, (B, ragged) each. If their numbers of texts differ, it raises
-    InvalidArgumentError, in a graph when that runs.
+    Takes the token ids of the texts, (B, ragged) each. Raises InvalidArgumentError if `first` and
+    `second` have different numbers of texts.
     """
     lengths = [tf.cast(ids.row_lengths(), tf.int32) for ids in (first, second)]
     check = tf.debugging.assert_equal(

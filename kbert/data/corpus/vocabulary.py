@@ -67,8 +67,8 @@ def train_or_reuse_tokenizer(
 
     Raises:
         FileNotFoundError: a source does not exist.
-        ValueError: bad input, a `used_by` that was made with another tokenizer, or a tokenizer of
-            another kind in the folder that this function did not write.
+        ValueError: bad input; `used_by` exists, but its tokenizer cannot be reused; or the folder
+            has files of another kind of tokenizer, which this function did not write.
 
     Example:
         >>> import tempfile

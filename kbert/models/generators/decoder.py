@@ -139,8 +139,8 @@ class Decoder(FromConfig, keras.Model):
 
         Returns:
             A dict: "sequence" (B, T, H), after the last norm if the model has one;
-            "hidden_states", a list of num_layers + 1 tensors (B, T, H), from the embeddings over
-            the outputs of the blocks to "sequence"; "attention", a list of num_layers tensors
+            "hidden_states", a list of num_layers + 1 tensors (B, T, H): the embeddings, the outputs
+            of all blocks but the last, and "sequence"; "attention", a list of num_layers tensors
             (B, N, T, T), probabilities before dropout.
 
         Raises:
@@ -168,7 +168,11 @@ class Decoder(FromConfig, keras.Model):
         return outputs
 
     def logits(self, sequence: Tensor) -> Tensor:
-        """Computes the logits of the next token: (…, H) -> (…, V) float32, by the token table."""
+        """Computes the logits of the next token: (…, H) -> (…, V) float32.
+
+        They are products with the token table. An output head, if the model has one, transforms the
+        hidden states first and adds its bias.
+        """
         if self.head is None:
             return self.embeddings.logits(sequence)
         return self.embeddings.logits(self.head(sequence)) + self.head.bias

@@ -58,7 +58,7 @@ def version_folders(folder: PathLike) -> dict[int, Path]:
 
 
 def _load(folder: Path, threads: int) -> LoadedModel:
-    """Loads a version and runs it once; `threads` as in `LoadedModel`."""
+    """Loads a version and runs each signature of texts once; `threads` as in `LoadedModel`."""
     loaded = LoadedModel(folder, threads)
     loaded.warm_up()
     return loaded

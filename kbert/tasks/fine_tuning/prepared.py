@@ -125,9 +125,10 @@ def _counted(parts: Iterator[Table], progress: Progress) -> Iterator[Table]:
 
 
 def _parts(task: Any, data: Any) -> Iterator[Table]:
-    """Yields `data` of `prepare_rows` in order, as tables of at most 4,096 rows.
+    """Yields the argument `data` of `prepare_rows` as tables, in order.
 
-    A `Table`, or a tuple of data and labels, is a single table; tables of an iterator stay whole.
+    A `Table`, a tuple of data and labels, and each table of an iterator stay whole. All other data,
+    such as a file, are cut into tables of at most 4,096 rows.
     """
     if isinstance(data, str | os.PathLike):
         data = table_parts(data)

@@ -141,7 +141,10 @@ class FillMask:
         return probabilities[..., : self.task.tokenizer.vocabulary_size]  # (B, P, V)
 
     def _masked(self, features: Tensors) -> Any:
-        """Returns the hidden states that the head reads, one for each mask, (B, P, H)."""
+        """Returns the hidden states that the head reads, (B, P, H).
+
+        For each mask it is the state `shift` tokens before it; with a shift of 0, the mask's own.
+        """
         positions = shifted(features["mask_positions"], self.shift)
         return self.task.encode(features, positions=positions)["sequence"]
 

@@ -297,7 +297,11 @@ class Run:
             files.checkpoints.restore(self.task, step)
 
     def _scope(self) -> contextlib.AbstractContextManager[Any]:
-        """Returns the scope of the run's strategy; without one, on TensorFlow the task's own."""
+        """Returns the scope of the run's strategy.
+
+        Without one, it is the scope of the task's strategy on TensorFlow, and an empty context on
+        other backends.
+        """
         strategy = self.strategy or getattr(self.task, "distribute_strategy", None)
         return strategy.scope() if strategy else contextlib.nullcontext()
 

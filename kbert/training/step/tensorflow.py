@@ -123,7 +123,11 @@ def _on_replicas(model: Any, step: Callable[[Any], dict[str, tf.Tensor]]) -> _Fu
 
 
 def train_step(model: Any, data: Any) -> dict[str, tf.Tensor]:
-    """Makes one update from this replica's batch; returns the values over the global batch."""
+    """Makes one update with the gradients of all replicas; returns the logs of the step by name.
+
+    `data` is this replica's batch. The losses and metrics in the logs are those of the global
+    batch.
+    """
     batch = only_features(data)
     # A dataset that has ended fails here, before the step updates sums or seeds.
     with tf.control_dependencies(tf.nest.flatten(batch)):
@@ -131,7 +135,11 @@ def train_step(model: Any, data: Any) -> dict[str, tf.Tensor]:
 
 
 def _update(model: Any, batch: Tensors) -> dict[str, tf.Tensor]:
-    """Makes one update from this replica's rows; returns the values over the global batch."""
+    """Makes one update with the gradients of all replicas; returns the logs of the step by name.
+
+    `batch` has this replica's rows. The losses and metrics in the logs are those of the global
+    batch.
+    """
     replica = tf.distribute.get_replica_context()
     denominators = _sum(replica, model.loss_denominators(batch))
     loss_scale = model._loss_scale()
