@@ -87,8 +87,8 @@ class Everywhere:
     @pytest.fixture(autouse=True)
     def eagerly_where_little_is_computed(self, request):
         """Most tests of `EAGER`'s folders; what takes many steps, or is about graphs, is marked."""
-        folder = request.path.relative_to(Path(__file__).parents[1]).parts[1]
-        if folder in EAGER and not {"slow", "graphs"} & set(request.keywords):
+        folders = request.path.relative_to(Path(__file__).parents[1]).parts[:-1]
+        if not EAGER.isdisjoint(folders) and not {"slow", "graphs"} & set(request.keywords):
             tf.config.run_functions_eagerly(True)
         yield
         tf.config.run_functions_eagerly(False)

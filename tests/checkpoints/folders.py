@@ -1,5 +1,6 @@
 """A folder of each format, whole and small, for tests that damage them."""
 
+import functools
 import json
 
 import tensorflow as tf
@@ -16,9 +17,13 @@ PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "fox", "##es"]
 CONFIG = tiny_config(vocabulary_size=len(PIECES), hidden_size=8, num_heads=2, num_layers=1)
 
 
+@functools.cache
+def one_tokenizer():
+    return kbert.WordPieceTokenizer(PIECES)
+
+
 def make_task():
-    tokenizer = kbert.WordPieceTokenizer(PIECES)
-    return kbert.tasks.TextClassifier(kbert.Encoder(CONFIG), tokenizer, ["no", "yes"])
+    return kbert.tasks.TextClassifier(kbert.Encoder(CONFIG), one_tokenizer(), ["no", "yes"])
 
 
 def write_kbert(folder):

@@ -28,8 +28,7 @@ def test_a_part_of_a_model_is_no_damage():
 
 @pytest.mark.parametrize("format_", ["kbert", "huggingface"])
 @pytest.mark.parametrize("size", ["vocabulary", "hidden"])
-@pytest.mark.parametrize("strict", [True, False])
-def test_a_config_of_a_model_that_fills_the_memory(tmp_path, format_, size, strict):
+def test_a_config_of_a_model_that_fills_the_memory(tmp_path, format_, size):
     Encoder(tiny_config()).save_to_preset(tmp_path, format=format_)
     path = tmp_path / ("kbert.json" if format_ == "kbert" else "config.json")
     key = {"vocabulary": "vocabulary_size", "hidden": "hidden_size"}[size]
@@ -37,8 +36,9 @@ def test_a_config_of_a_model_that_fills_the_memory(tmp_path, format_, size, stri
     content = json.loads(path.read_text())
     (content["encoder"] if format_ == "kbert" else content)[key] = 2**40
     path.write_text(json.dumps(content))
-    with pytest.raises(ValueError, match=r"is probably damaged. Received: .*numbers by the con"):
-        Encoder.from_preset(tmp_path, strict=strict)
+    for strict in (True, False):
+        with pytest.raises(ValueError, match=r"is probably damaged. Received: .*numbers by the c"):
+            Encoder.from_preset(tmp_path, strict=strict)
 
 
 def test_a_preset_without_weights(tmp_path):

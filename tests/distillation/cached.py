@@ -18,7 +18,7 @@ def make_pair(name, tokenizer):
     return student, teacher
 
 
-def batches_of(distiller, table, **options):
-    rows = distiller.student.tokenize(table, labelled=True)
+def batches_of(distiller, table, rows=None, **options):
+    rows = distiller.student.tokenize(table, labelled=True) if rows is None else rows
     options = {"batch_size": 4, "seed": 1, "epochs": 2, **options}
     return list(distiller.batches(rows, **options).as_numpy_iterator())

@@ -171,9 +171,9 @@ def test_a_teacher_that_was_trained_on_is_another_one(tokenizer, tmp_path):
 
 
 def test_a_full_disk_is_named_and_the_next_start_resumes(
-    tokenizer, tmp_path, small_shards, monkeypatch
+    classes, tmp_path, small_shards, monkeypatch
 ):
-    student, teacher = make_pair("classes", tokenizer)
+    student, teacher = classes
     distiller = Distiller(student, teacher, [HiddenStates()], cache_dir=tmp_path)
     table = as_table(["a", "a dog", "the red fox", "moon", "the sun"], [0, 1, 0, 1, 0])
     replace, written = os.replace, []
@@ -196,8 +196,8 @@ def test_a_full_disk_is_named_and_the_next_start_resumes(
     assert distiller.cache_size(table).missing_rows == 0
 
 
-def test_what_does_not_fit_is_not_begun(tokenizer, tmp_path, monkeypatch):
-    student, teacher = make_pair("classes", tokenizer)
+def test_what_does_not_fit_is_not_begun(classes, tmp_path, monkeypatch):
+    student, teacher = classes
     folder = tmp_path / "deep" / "cache"
     distiller = Distiller(student, teacher, [HiddenStates()], cache_dir=folder)
     table = as_table(["a dog"], [0])
@@ -212,9 +212,9 @@ def test_what_does_not_fit_is_not_begun(tokenizer, tmp_path, monkeypatch):
     batches_of(distiller, table)
 
 
-def test_a_second_process_waits_and_computes_nothing_twice(tokenizer, tmp_path, monkeypatch):
+def test_a_second_process_waits_and_computes_nothing_twice(classes, tmp_path, monkeypatch):
     """While it waits for the lock, the first one writes what both want."""
-    student, teacher = make_pair("classes", tokenizer)
+    student, teacher = classes
     table = as_table(["a dog", "moon"], [0, 1])
     first = Distiller(student, teacher, [HiddenStates()], cache_dir=tmp_path)
     second = Distiller(student, teacher, [HiddenStates()], cache_dir=tmp_path)

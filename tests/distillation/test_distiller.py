@@ -87,8 +87,8 @@ def test_the_teacher_stays_as_it_was_bit_for_bit(tokenizer, teacher):
     before = teacher.get_weights()
     student = kbert.student(teacher, 2)
     distiller = Distiller(student, teacher, [*TINYBERT, SoftTargets(), OwnLoss()])
-    texts = fox_texts(12)
-    labels = [["a", "b", "c"][i % 3] for i in range(12)]
+    texts = fox_texts(8)
+    labels = [["a", "b", "c"][i % 3] for i in range(8)]
     options = {"batch_size": 4, "learning_rate": 1e-2, "validation_data": (texts, labels)}
     history = distiller.fit(texts, labels, epochs=1, verbose=0, **options)
     for found, wanted in zip(teacher.get_weights(), before, strict=True):
@@ -183,12 +183,11 @@ def test_xla(tokenizer):
     assert {name: float(logs[name]) for name in wanted} == pytest.approx(wanted, rel=1e-3)
 
 
-@pytest.mark.parametrize("of_teacher", ["float32", "mixed_bfloat16"])
-def test_mixed_bfloat16(tokenizer, of_teacher):
+def test_mixed_bfloat16(tokenizer):
     parts = [*TINYBERT, AttentionRelations(), SoftTargets(), OwnLoss()]
 
     def losses(ours, theirs):
-        teacher = toys.make_task("text", tokenizer, dtype=theirs)
+        teacher = toys.make_task("text", tokenizer, dtype=theirs, num_layers=2)
         student = toys.make_task("text", tokenizer, seed=1, dtype=ours, **NARROW)
         keras.utils.set_random_seed(2)
         distiller = Distiller(student, teacher, parts)
@@ -199,7 +198,8 @@ def test_mixed_bfloat16(tokenizer, of_teacher):
         return {name: total / count for name, (total, count) in toys.values(found).items()}
 
     wanted = losses("float32", "float32")
-    assert losses("mixed_bfloat16", of_teacher) == pytest.approx(wanted, rel=0.05)
+    for of_teacher in ("float32", "mixed_bfloat16"):
+        assert losses("mixed_bfloat16", of_teacher) == pytest.approx(wanted, rel=0.05)
 
 
 class Stop(keras.callbacks.Callback):
@@ -315,7 +315,7 @@ def test_text_is_trained_on_batches(tokenizer):
     student = kbert.student(teacher, 2, num_segments=0, pooler_activation=None)
     distiller = Distiller(student, teacher, [SoftTargets(positions="all"), OwnLoss(weight=0.5)])
     distiller.compile(AdamW(1e-3), run_eagerly=True)
-    data = toy.batches(tokenizer, batch_size=4).take(2)
+    data = toy.batches(tokenizer, batch_size=4).take(1)
     history = distiller.fit(data, verbose=0).history
     values = {"soft_targets", "weighted_mlm_loss", "mlm_loss", "perplexity", "agreement"}
     assert values < set(history)

@@ -134,7 +134,9 @@ def test_components_are_centred_and_sorted():
     ("data", "labels", "options"),
     [
         ([("fox", "dog"), ("cat", "pen"), ("the", "sun"), ("red", "moon")] * 2, None, {}),
-        ([("fox", "dog"), ("cat", "pen")] * 4, [0.9, 0.1] * 4, {}),
+        pytest.param(
+            *([("fox", "dog"), ("cat", "pen")] * 4, [0.9, 0.1] * 4, {}), marks=pytest.mark.slow
+        ),
     ],
     ids=["ranking", "cosent"],
 )

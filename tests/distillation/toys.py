@@ -77,8 +77,21 @@ def make_task(name, tokenizer, seed=0, dtype=None, sigma=0.3, **sizes):
     return task
 
 
+_BATCHES = {}
+
+
 def make_batch(name, task, batch_size=8):
-    """A batch of the five examples (or of what rows they give) and of copies without weight."""
+    """A batch of the five examples (or of what rows they give) and of copies without weight.
+
+    Made once for each config: that costs more than the forward of a model.
+    """
+    key = name, batch_size, str(task.encoder.config), "\n".join(task.tokenizer.vocabulary)
+    if key not in _BATCHES:
+        _BATCHES[key] = _make_batch(name, task, batch_size)
+    return {name: values.copy() for name, values in _BATCHES[key].items()}
+
+
+def _make_batch(name, task, batch_size):
     if name in TEXT:
         rows = next(iter(toy.batches(task.tokenizer, batch_size=6, next_sentence=name == "text")))
         batch = {key: value.numpy() for key, value in rows.items()}

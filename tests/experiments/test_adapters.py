@@ -9,7 +9,7 @@ from kbert.edit import adapters
 from tests.edit.adapters.conftest import WORDS, make_encoder, reviews
 from tests.harness import assert_close
 
-pytestmark = [pytest.mark.tensorflow, pytest.mark.graphs]
+pytestmark = pytest.mark.tensorflow
 
 
 @pytest.fixture(scope="module")

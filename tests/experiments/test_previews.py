@@ -2,7 +2,7 @@
 
 import pytest
 
-from kbert.experiments import Experiment, describe_examples, preview
+from kbert.experiments import Experiment, describe_examples, preview, previews
 from tests.models.generators.tiny import tiny_decoder
 
 TAGGED = {"words": [["the", "fox", "jumping"]], "labels": [["O", "B-animal", "O"]]}
@@ -75,7 +75,9 @@ def test_windows_are_rows_of_their_own(preset):
     assert len(shown) == 4
 
 
-def test_estimates_of_data_and_time(preset, mail, tmp_path):
+def test_estimates_of_data_and_time(preset, mail, monkeypatch):
+    monkeypatch.setattr(previews, "_WARM", 1)
+    monkeypatch.setattr(previews, "_TIMED", 2)
     experiment = Experiment("classify", preset=preset, train=mail, dev_share=0.25)
     text = preview(experiment, examples=1, batch_size=4, epochs=2, patience=1)
     assert text.count("[CLS]") == 1

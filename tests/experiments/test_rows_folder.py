@@ -7,9 +7,10 @@ import pytest
 
 import kbert
 from kbert.data.readers import tables
-from kbert.experiments import Experiment, preview, run, seeds
+from kbert.experiments import Experiment, preview, previews, run, seeds
 
-SETTINGS = {"epochs": 4, "batch_size": 8, "learning_rate": 2e-2, "verbose": 0}
+SETTINGS = {"epochs": 3, "batch_size": 16, "learning_rate": 3e-2, "verbose": 0}
+SHORT = {**SETTINGS, "epochs": 1, "batch_size": 32}
 
 
 @pytest.fixture
@@ -47,32 +48,32 @@ def test_it_learns_as_in_memory_and_every_run_reads_one_folder(preset, mail, fil
     assert len(rows) == rows.num_examples == len(experiment.train)
 
     before = written(files["rows_folder"])
-    options = {**SETTINGS, "epochs": 1}
-    assert len(seeds(experiment, tmp_path / "seeds", count=2, **options).results) == 2
+    assert len(seeds(experiment, tmp_path / "seeds", count=2, **SHORT).results) == 2
     assert written(files["rows_folder"]) == before
     assert run(experiment, tmp_path / "run", **SETTINGS) == result
 
 
 def test_other_data_or_weights_are_refused(preset, files, tmp_path):
-    options = {**SETTINGS, "epochs": 1}
-    run(Experiment("classify", preset=preset, **files), tmp_path / "run", **options)
+    run(Experiment("classify", preset=preset, **files), tmp_path / "run", **SHORT)
     with pytest.raises(ValueError, match="class_weights"):
         run(
             Experiment("classify", preset=preset, **files),
             tmp_path / "weighted",
-            **options,
+            **SHORT,
             class_weights={"spam": 2.0},
         )
     with files["train"].open("a") as file:
         file.write('{"message": "the red fox .", "kind": "spam"}\n')
     longer = Experiment("classify", preset=preset, **files)
     with pytest.raises(ValueError, match=r"another run.*data.train was '\d+ rows"):
-        run(longer, tmp_path / "run", **options)
+        run(longer, tmp_path / "run", **SHORT)
     with pytest.raises(ValueError, match="were made from other data"):
-        run(longer, tmp_path / "other", **options)
+        run(longer, tmp_path / "other", **SHORT)
 
 
-def test_a_preview_shows_the_first_rows_and_counts_all(preset, files):
+def test_a_preview_shows_the_first_rows_and_counts_all(preset, files, monkeypatch):
+    monkeypatch.setattr(previews, "_WARM", 1)
+    monkeypatch.setattr(previews, "_TIMED", 2)
     experiment = Experiment("classify", preset=preset, **files)
     text = preview(experiment, examples=1, epochs=3, batch_size=8)
     total = len(experiment.train)

@@ -18,7 +18,7 @@ from kbert.experiments import Experiment, Stopped, run
 from kbert.io import atomic
 
 ROOT = Path(__file__).parents[2]
-SETTINGS = {"epochs": 4, "batch_size": 8, "learning_rate": 2e-2}
+SETTINGS = {"epochs": 4, "batch_size": 16, "learning_rate": 3e-2}
 
 
 def test_it_learns_measures_and_is_not_made_again(preset, mail, tmp_path, monkeypatch):
@@ -35,7 +35,7 @@ def test_it_learns_measures_and_is_not_made_again(preset, mail, tmp_path, monkey
     experiment = Experiment("classify", preset=preset, **data)
     result = run(experiment, tmp_path, verbose=0, **SETTINGS)
     assert result.dev["accuracy"] == result.test["accuracy"] == 1.0
-    assert result.steps == 24
+    assert result.steps == 12
     assert result.seconds > 0
     assert result.peak_memory > 10**8
     assert result.confusion["names"] == ["ham", "spam"]
@@ -110,7 +110,7 @@ def test_a_test_set_without_labels_is_answered_as_glue_takes_it(preset, tmp_path
     rows = "".join(f"{n}\tthe fox\tthe dog\n" for n in range(146))
     test.write_text(f"index\tsentence1\tsentence2\n{rows}")
     experiment = Experiment("wnli", preset=preset, train=labelled, dev=labelled, test=test)
-    result = run(experiment, tmp_path / "out", verbose=0, epochs=1, batch_size=8)
+    result = run(experiment, tmp_path / "out", verbose=0, epochs=1, batch_size=32)
     assert result.test is None
     assert result.metric == "accuracy"
     assert len((tmp_path / "out" / "WNLI.tsv").read_text().splitlines()) == 147

@@ -28,7 +28,7 @@ MAKE = {
 }
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def tokenizer(tiny_vocabulary):
     return kbert.WordPieceTokenizer(tiny_vocabulary)
 
@@ -65,21 +65,25 @@ def assert_alike(found, wanted):
         assert one == other
 
 
+@pytest.mark.usefixtures("eagerly")
 @pytest.mark.parametrize("name", MAKE)
-@pytest.mark.parametrize("data", [TEXTS, PAIRS, {"text": []}], ids=["texts", "pairs", "none"])
-def test_they_are_the_tasks(name, data, tokenizer, tiny_vocabulary, tmp_path, caplog):
+def test_they_are_the_tasks(name, tokenizer, tiny_vocabulary, tmp_path, caplog):
+    """Of texts, of pairs, and of none."""
     config = tiny_config(vocabulary_size=len(tiny_vocabulary), max_positions=64)
     task = MAKE[name](kbert.Encoder(config), tokenizer, max_length=16)
     randomise(task)
     description, run = exported(task, tmp_path)
     answers = array_answers(tmp_path, description, run)
-    with caplog.at_level(logging.WARNING):
-        found = answers.predict(answers.takes(data), batch_size=3, verbose=0)
-        said = list(caplog.messages)
+    by_task = RuntimeTask(tmp_path, description, run).task
+    for data in (TEXTS, PAIRS, {"text": []}):
         caplog.clear()
-        wanted = RuntimeTask(tmp_path, description, run).task.predict(data, batch_size=3, verbose=0)
-    assert said == caplog.messages
-    assert_alike(found, wanted)
+        with caplog.at_level(logging.WARNING):
+            found = answers.predict(answers.takes(data), batch_size=3, verbose=0)
+            said = list(caplog.messages)
+            caplog.clear()
+            wanted = by_task.predict(data, batch_size=3, verbose=0)
+        assert said == caplog.messages
+        assert_alike(found, wanted)
 
 
 def test_what_needs_the_task_is_left_to_it(tokenizer, tiny_vocabulary, tmp_path):

@@ -1,5 +1,6 @@
 """Encoders as ONNX Runtime gets them: few operations, the numbers of TensorFlow's."""
 
+import functools
 import subprocess
 import sys
 from collections import Counter
@@ -32,8 +33,8 @@ KINDS = {
     "one layer for all": {"num_layer_groups": 1, "embedding_size": 8, "activation": "gelu"},
     "modern": harness.MODERN,
     # What tf2onnx by itself writes down wrongly, or not at all.
-    "bottleneck": harness.KINDS["bottleneck"],
-    "alibi": harness.KINDS["alibi"],
+    "bottleneck": {**harness.KINDS["bottleneck"], "num_layers": 2},
+    "alibi": {**harness.KINDS["alibi"], "num_layers": 2},
 }
 MORE = ("global tokens", "disentangled", "convolution", "relative bias", "grouped", "sines")
 KINDS |= {name: harness.KINDS[name] for name in MORE}
@@ -64,14 +65,26 @@ def open_model(folder, rows):
     return load(str(folder), description, threads=1)
 
 
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """A kind -> its function of rows, and the folder of its file, which nobody changes."""
+
+    @functools.cache
+    def once(kind):
+        rows, folder = encoder_rows(**KINDS[kind]), tmp_path_factory.mktemp("written")
+        write(str(folder), rows, "float32")
+        return rows, folder
+
+    return once
+
+
 @pytest.mark.parametrize(
     "kind", [pytest.param(x, marks=[] if x in FIRST else [pytest.mark.slow]) for x in KINDS]
 )
-def test_rows_of_any_number_and_length(tmp_path, kind):
-    rows = encoder_rows(**KINDS[kind])
-    write(str(tmp_path), rows, "float32")
-    onnx.checker.check_model(str(tmp_path / "model.onnx"))
-    run = open_model(tmp_path, rows)
+def test_rows_of_any_number_and_length(written, kind):
+    rows, folder = written(kind)
+    onnx.checker.check_model(str(folder / "model.onnx"))
+    run = open_model(folder, rows)
     for count, length in ((1, 1), (1, 24), (5, 7), (2, 23)):
         features = batch(rows, count, length)
         real = features["padding_mask"].astype(bool)
@@ -79,9 +92,9 @@ def test_rows_of_any_number_and_length(tmp_path, kind):
         np.testing.assert_allclose(theirs[real], ours[real], atol=2e-5)
 
 
-def test_sizes_are_asked_for_once_and_products_not_cut(tmp_path):
-    write(str(tmp_path), encoder_rows(**KINDS["bert"]), "float32")
-    graph = onnx.load(str(tmp_path / "model.onnx")).graph
+def test_sizes_are_asked_for_once_and_products_not_cut(written):
+    _, folder = written("bert")
+    graph = onnx.load(str(folder / "model.onnx")).graph
     kinds = Counter(node.op_type for node in graph.node)
     # In a layer queries, keys, values, what they become, two of the feed-forward layer; scores
     # and sums. Besides one of the segments.
@@ -96,7 +109,7 @@ def test_sizes_are_asked_for_once_and_products_not_cut(tmp_path):
 
 
 def test_in_8_bits_a_row_is_the_same_among_others(tmp_path):
-    rows = encoder_rows(**KINDS["bert"])
+    rows = encoder_rows(**KINDS["bert"], num_layers=2)
     write(str(tmp_path), rows, "int8")
     onnx.checker.check_model(str(tmp_path / "model.onnx"), full_check=True)
     run = open_model(tmp_path, rows)
@@ -111,18 +124,17 @@ def test_in_8_bits_a_row_is_the_same_among_others(tmp_path):
     assert 1e-4 < error < 0.02 * np.sqrt(np.mean(exact**2))
 
 
-def test_shared_kernels_are_stored_once(tmp_path):
-    write(str(tmp_path), encoder_rows(**KINDS["one layer for all"]), "float32")
-    graph = onnx.load(str(tmp_path / "model.onnx")).graph
+def test_shared_kernels_are_stored_once(written):
+    _, folder = written("one layer for all")
+    graph = onnx.load(str(folder / "model.onnx")).graph
     kernels = [x for x in graph.initializer if len(x.dims) == 2 and x.dims[0] == 32]
     assert sum(np.prod(x.dims) for x in kernels) == 4 * 32 * 32 + 32 * 64
 
 
-def test_more_tokens_than_positions_fail(tmp_path):
-    rows = encoder_rows()
-    write(str(tmp_path), rows, "float32")
+def test_more_tokens_than_positions_fail(written):
+    rows, folder = written("bert")
     with pytest.raises(Exception, match="24"):
-        open_model(tmp_path, rows)(batch(rows, 1, 25))
+        open_model(folder, rows)(batch(rows, 1, 25))
 
 
 def test_a_cut_of_other_products_stays(tmp_path):

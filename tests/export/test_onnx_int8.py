@@ -95,9 +95,11 @@ def integer_products(path, features):
     ]
 
 
-@pytest.mark.parametrize("kind", ["bert", "modern", "one layer for all"])
+@pytest.mark.parametrize(
+    "kind", [pytest.param("bert", marks=pytest.mark.slow), "modern", "one layer for all"]
+)
 def test_a_written_model_answers_alike_everywhere(tmp_path, kind):
-    rows = encoder_rows(**KINDS[kind])
+    rows = encoder_rows(**KINDS[kind], num_layers=2)
     features = batch(rows, 4, 9)
     write(str(tmp_path), rows, "int8", samples=[features])
     path = str(tmp_path / "model.onnx")
@@ -152,7 +154,7 @@ def test_files_of_before_are_told_when_loaded(tmp_path, caplog):
 
 
 def test_an_export_says_what_was_proven(tmp_path):
-    rows = encoder_rows(**KINDS["bert"])
+    rows = encoder_rows(**KINDS["bert"], num_layers=1)
     for precision in ("int8", "float32"):
         folder = export_rows(
             tmp_path / precision,
@@ -170,7 +172,7 @@ def test_an_export_says_what_was_proven(tmp_path):
 def test_large_channels_do_not_cost_the_others_their_bits(tmp_path):
     keras.utils.set_random_seed(2)
     encoder = kbert.Encoder(
-        kbert.EncoderConfig(**{**SIZES, "num_segments": 0, "activation": "gelu"})
+        kbert.EncoderConfig(**{**SIZES, "num_layers": 2, "num_segments": 0, "activation": "gelu"})
     )
     for layer in encoder._flatten_layers():
         if "norm" in layer.name and hasattr(layer, "gamma"):

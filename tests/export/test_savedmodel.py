@@ -110,18 +110,7 @@ def test_another_backend_says_what_to_do(tmp_path, layer, monkeypatch):
         export_saved_model(tmp_path, {"dense": signature(layer)})
 
 
-@pytest.mark.parametrize(
-    ("function", "message"),
-    [
-        (lambda n: {"log": tf.math.log(-n)}, "Answers must be finite .*'log' of 'count'$"),
-        (lambda n: {"part": 1 / (n - n)}, "Answers must be finite .*'part' of 'count'$"),
-        (
-            lambda n: {"n": tf.ensure_shape(n[:1], [2])},
-            "must answer a test request .* Received: 'count': ",
-        ),
-    ],
-)
-def test_a_version_is_kept_if_it_answers(tmp_path, function, message):
+def test_a_version_is_kept_if_it_answers(tmp_path):
     """It is asked once, as the server will, before it has its number: the one before stays."""
 
     def entry(function):
@@ -135,9 +124,17 @@ def test_a_version_is_kept_if_it_answers(tmp_path, function, message):
     export_saved_model(tmp_path, entry(lambda n: {"n": n}))
     before = sorted(path.name for path in tmp_path.iterdir())
     assert before[0] == "1"
-    with pytest.raises(ValueError, match=message):
-        export_saved_model(tmp_path, entry(function))
-    assert sorted(path.name for path in tmp_path.iterdir()) == before
+    for function, message in (
+        (lambda n: {"log": tf.math.log(-n)}, "Answers must be finite .*'log' of 'count'$"),
+        (lambda n: {"part": 1 / (n - n)}, "Answers must be finite .*'part' of 'count'$"),
+        (
+            lambda n: {"n": tf.ensure_shape(n[:1], [2])},
+            "must answer a test request .* Received: 'count': ",
+        ),
+    ):
+        with pytest.raises(ValueError, match=message):
+            export_saved_model(tmp_path, entry(function))
+        assert sorted(path.name for path in tmp_path.iterdir()) == before
 
 
 def test_nothing_is_further_off_than_nan(tmp_path):

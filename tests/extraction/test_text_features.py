@@ -37,11 +37,12 @@ def test_it_gives_the_features(encoder, tokenizer, preset):
         assert step.get_feature_names_out().shape == (16,)
 
 
-def test_cross_validation_and_a_search_over_layers(preset):
+def test_cross_validation_and_a_search_over_layers(preset, encoder, tokenizer):
     scores = cross_val_score(pipeline(preset), TEXTS, LABELS, cv=2, error_score="raise")
     assert scores.shape == (2,)
     grid = {"textfeatures__layers": ["last", (0, -1)], "textfeatures__pooling": ["mean"]}
-    search = GridSearchCV(pipeline(preset), grid, cv=2, error_score="raise").fit(TEXTS, LABELS)
+    loaded = pipeline(encoder, tokenizer)
+    search = GridSearchCV(loaded, grid, cv=2, error_score="raise").fit(TEXTS, LABELS)
     assert search.best_params_.keys() == grid.keys()
     assert set(search.predict(["red pen", "blue fox"])) <= set(LABELS)
 

@@ -66,7 +66,11 @@ class Killed(BaseException):
 
 
 @pytest.mark.parametrize(
-    ("name", "pooling"), [("a.npy", "mean"), ("a.npy", None), ("a.tfrecord", None)]
+    ("name", "pooling"),
+    [
+        pytest.param("a.npy", "mean", marks=pytest.mark.slow),  # tokens have a file more
+        *(("a.npy", None), ("a.tfrecord", None)),
+    ],
 )
 @pytest.mark.parametrize("chunks", [pytest.param(0, marks=pytest.mark.slow), 2])
 def test_a_killed_run_resumes_to_the_same_bytes(

@@ -244,6 +244,7 @@ FAST_PRESETS = [
         for name in read_presets(SECOND)
         if name not in {"bottom_layer", "moved", "pruned_alike", "rounded", "zeros"}
         and name not in {"classifier_of_several_labels", "pretraining_llama", "without_masks"}
+        and name not in {"pruned_heads", "pruned_vocabulary"}
     ),
 ]
 
@@ -313,7 +314,7 @@ def test_each_adapter_of_a_preset_can_run(root):
         assert_same(task.predict(texts), answers, name)
 
 
-@pytest.mark.parametrize(("version", "expected"), each(batches, f"{FIRST}/0", f"{SECOND}/*"))
+@pytest.mark.parametrize(("version", "expected"), each(batches, f"{SECOND}/*"))
 def test_shards_give_the_batches_of_before(root, expected):
     shards = root / expected["folder"]
     make = getattr(kbert.data, expected["function"])
@@ -334,6 +335,7 @@ def test_a_corpus_is_not_prepared_again(folder):
         assert contents(shards) == before
 
 
+@pytest.mark.usefixtures("eagerly")
 @pytest.mark.parametrize(("version", "expected"), each(of_file("pretrain.json"), f"{SECOND}/gpt"))
 def test_a_pretraining_resumes_to_the_losses_of_before(expected, folder, call, unchanged):
     run = Path(expected["folder"])
@@ -346,6 +348,7 @@ def test_a_pretraining_resumes_to_the_losses_of_before(expected, folder, call, u
 FAST_FITS = [f"{FIRST}/classifier", f"{SECOND}/two_adapters"]
 
 
+@pytest.mark.usefixtures("eagerly")
 @pytest.mark.parametrize(("version", "expected"), each(of_file("fit.json"), *FAST_FITS))
 def test_a_fine_tuning_resumes_to_the_losses_of_before(expected, folder, unchanged):
     run = Path(expected["folder"])

@@ -40,10 +40,11 @@ pytestmark = pytest.mark.skipif(
     keras.backend.backend() == "torch", reason="training runs on TensorFlow and JAX"
 )
 DROPOUT = {"dropout": 0.2, "attention_dropout": 0.2}
+# The fast tests compile the fused layers once: of an encoder in float32, which is read whole.
 WIDTHS = pytest.mark.parametrize(
     "min_width",
     [
-        pytest.param(1, id="fused", marks=pytest.mark.tensorflow),
+        pytest.param(1, id="fused", marks=[pytest.mark.tensorflow, pytest.mark.slow]),
         pytest.param(10**9, id="plain"),
     ],
 )
@@ -95,21 +96,21 @@ def weighted_sum(structure):
     return total
 
 
+def encoders():
+    """All widths of all kinds; the fast tests have both of a plain one."""
+    others = ("modern", "alibi", "disentangled", "global tokens", "xlnet", "bottleneck")
+    for name, width in (("fused", 1), ("plain", 10**9)):
+        marks = [pytest.mark.tensorflow] if name == "fused" else []
+        yield pytest.param({}, width, id=name, marks=marks)
+        shared = {"num_layer_groups": 1, "num_layers": 3}
+        for kind, changes in {"shared": shared, **{x: KINDS[x] for x in others}}.items():
+            is_fast = (kind, name) == ("disentangled", "plain")
+            more = [] if is_fast else [pytest.mark.slow]
+            yield pytest.param(changes, width, id=f"{kind}-{name}", marks=[*marks, *more])
+
+
 @pytest.mark.jax_slow
-@WIDTHS
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {},
-        pytest.param({"num_layer_groups": 1, "num_layers": 3}, marks=pytest.mark.slow),
-        pytest.param(KINDS["modern"], marks=pytest.mark.slow),
-        pytest.param(KINDS["alibi"], marks=pytest.mark.slow),
-        KINDS["disentangled"],
-        pytest.param(KINDS["global tokens"], marks=pytest.mark.slow),
-        pytest.param(KINDS["xlnet"], marks=pytest.mark.slow),
-        pytest.param(KINDS["bottleneck"], marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.parametrize(("changes", "min_width"), encoders())
 def test_an_encoder_has_the_same_gradients(monkeypatch, min_width, changes):
     """With dropout; of shared layers each call has masks of its own."""
     monkeypatch.setattr(fused, "MIN_WIDTH", min_width)
@@ -289,14 +290,14 @@ def test_only_in_training_and_in_the_context():
 )
 def test_of_each_layer_its_input_is_kept(monkeypatch, min_width):
     monkeypatch.setattr(fused, "MIN_WIDTH", min_width)
-    config = tiny_config(**DROPOUT, num_layers=5, pooler_activation=None)
+    config = tiny_config(**DROPOUT, num_layers=3, pooler_activation=None)
     rows, length = 3, 12
     encoder, inputs = Encoder(config), tiny_inputs(config, rows, length)
 
     def of_a_layer(active):
         """More layers keep more, whatever the embeddings do."""
         small = Encoder(config.replace(num_layers=2))
-        return (kept(encoder, inputs, active) - kept(small, inputs, active)) / 3
+        return kept(encoder, inputs, active) - kept(small, inputs, active)
 
     hidden, scores = 4 * rows * length * 16, 4 * rows * 4 * length**2
     assert of_a_layer(True) == hidden

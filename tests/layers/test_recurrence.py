@@ -131,7 +131,13 @@ def test_gradients_equal_the_written_out_ones(settings):
 
 
 @pytest.mark.tensorflow
-@pytest.mark.parametrize("settings", [SETTINGS[0], SETTINGS[3]], ids=["plain", "mask-clips"])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        pytest.param(SETTINGS[0], id="plain", marks=pytest.mark.slow),
+        pytest.param(SETTINGS[3], id="mask-clips"),
+    ],
+)
 def test_gradients_under_xla(settings):
     expected = gradients(score(written_out, settings))
     found = gradients(score(projected_lstm, settings), jit_compile=True)

@@ -21,7 +21,7 @@ LABELS = ["good", "bad", "odd"]
 VOCABULARY, POSITIONS = 90, 24
 _BERT = {
     "hidden_size": 64,
-    "num_hidden_layers": 4,
+    "num_hidden_layers": 2,
     "num_attention_heads": 4,
     "intermediate_size": 96,
     "type_vocab_size": 2,
@@ -31,8 +31,19 @@ _BERT = {
 _ROBERTA = {**_BERT, "type_vocab_size": 1, "layer_norm_eps": 1e-5}
 # model_type -> first part of the names of classes, and values of the config.
 ARCHITECTURES = {
-    "bert": ("Bert", {**_BERT, "max_position_embeddings": POSITIONS, "hidden_act": "gelu_new"}),
-    "roberta": ("Roberta", {**_ROBERTA, "max_position_embeddings": POSITIONS + 2}),
+    "bert": (
+        "Bert",
+        {
+            **_BERT,
+            "num_hidden_layers": 4,
+            "max_position_embeddings": POSITIONS,
+            "hidden_act": "gelu_new",
+        },
+    ),
+    "roberta": (
+        "Roberta",
+        {**_ROBERTA, "num_hidden_layers": 4, "max_position_embeddings": POSITIONS + 2},
+    ),
     "xlm-roberta": (
         "XLMRoberta",
         {**_ROBERTA, "max_position_embeddings": POSITIONS + 6, "pad_token_id": 5},
@@ -41,6 +52,7 @@ ARCHITECTURES = {
         "Albert",
         {
             **_BERT,
+            "num_hidden_layers": 4,
             "max_position_embeddings": POSITIONS,
             "embedding_size": 24,
             "num_hidden_groups": 2,
@@ -51,7 +63,7 @@ ARCHITECTURES = {
         "DistilBert",
         {
             "dim": 64,
-            "n_layers": 3,
+            "n_layers": 2,
             "n_heads": 4,
             "hidden_dim": 96,
             "max_position_embeddings": POSITIONS,
@@ -96,7 +108,7 @@ ARCHITECTURES = {
         "EuroBert",
         {
             "hidden_size": 64,
-            "num_hidden_layers": 3,
+            "num_hidden_layers": 2,
             "num_attention_heads": 4,
             "num_key_value_heads": 2,
             "intermediate_size": 48,
@@ -126,7 +138,7 @@ ARCHITECTURES = {
         {
             **_ROBERTA,
             "max_position_embeddings": POSITIONS + 2,
-            "attention_window": [4, 8, 4, 4],
+            "attention_window": [4, 8],
         },
     ),
     # The choice's head reads the first token only where the config says so.
@@ -163,7 +175,6 @@ ARCHITECTURES = {
         {
             **_BERT,
             "max_position_embeddings": POSITIONS,
-            "num_hidden_layers": 3,
             "embedding_size": 24,
             "intra_bottleneck_size": 32,
             "num_feedforward_networks": 3,
@@ -351,36 +362,47 @@ def whole_rows(windowed, of_global, places):
     return whole
 
 
-def run_kbert(checkpoint: Checkpoint, features: dict[str, np.ndarray]) -> dict:
-    """The encoder's outputs, and the logits of each head that the checkpoint holds."""
+def kbert_of(checkpoint: Checkpoint):
+    """What `run_kbert` runs, made once for several features: of them to its outputs."""
     config = checkpoint.config
     encoder = Encoder(config)
     set_arrays(encoder, "encoder", checkpoint.part("encoder/"), checkpoint.source)
-    out = encoder(features, return_hidden_states=True, return_attention=True)
-    sequence, pooled = out["sequence"], out.get("pooled")
-    batch, length = features["token_ids"].shape
-    everywhere = np.broadcast_to(np.arange(length, dtype="int32"), (batch, length))
     labels = len(checkpoint.labels or ())
-    calls = {
-        "masked_lm": lambda: (MaskedLMHead(config, encoder.token_embedding), sequence, everywhere),
-        "permutation_lm": lambda: (
-            TokenLogits(config, encoder.token_embedding, name="permutation_lm"),
-            sequence,
+    makers = {
+        "masked_lm": lambda: MaskedLMHead(config, encoder.token_embedding),
+        "permutation_lm": lambda: TokenLogits(
+            config, encoder.token_embedding, name="permutation_lm"
         ),
-        "sentence": lambda: (SentenceHead(config), pooled),
-        "discriminator": lambda: (DiscriminatorHead(config), sequence),
-        "classifier": lambda: (SentenceHead(config, labels, name="classifier"), pooled),
-        "tokens": lambda: (TokenHead(config, labels), sequence),
-        "span": lambda: (SpanHead(config), sequence),
-        "choice": lambda: (ChoiceHead(config), pooled),
+        "sentence": lambda: SentenceHead(config),
+        "discriminator": lambda: DiscriminatorHead(config),
+        "classifier": lambda: SentenceHead(config, labels, name="classifier"),
+        "tokens": lambda: TokenHead(config, labels),
+        "span": lambda: SpanHead(config),
+        "choice": lambda: ChoiceHead(config),
     }
-    for name, call in calls.items():
+    heads = {}
+    for name, make in makers.items():
         arrays = checkpoint.part(f"{name}/")
         if arrays:
-            head, *inputs = call()
-            set_arrays(head, name, arrays, checkpoint.source)
-            out[name] = head(*inputs)
-    return to_numpy(out)
+            heads[name] = make()
+            set_arrays(heads[name], name, arrays, checkpoint.source)
+
+    def run(features):
+        out = encoder(features, return_hidden_states=True, return_attention=True)
+        batch, length = features["token_ids"].shape
+        everywhere = np.broadcast_to(np.arange(length, dtype="int32"), (batch, length))
+        for name, head in heads.items():
+            read = "pooled" if name in ("sentence", "classifier", "choice") else "sequence"
+            more = (everywhere,) if name == "masked_lm" else ()
+            out[name] = head(out[read], *more)
+        return to_numpy(out)
+
+    return run
+
+
+def run_kbert(checkpoint: Checkpoint, features: dict[str, np.ndarray]) -> dict:
+    """The encoder's outputs, and the logits of each head that the checkpoint holds."""
+    return kbert_of(checkpoint)(features)
 
 
 def gradients(loss, weights):

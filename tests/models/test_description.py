@@ -93,31 +93,51 @@ def test_rows_that_carry_nothing_are_not_held():
 
 
 SMALL = [name for name in FAMILY if describe(name).held_parameters < 15e6]
+# The others of them have these in other numbers.
+SMALL_FIRST = (
+    *("google/bert_uncased_L-2_H-128_A-2", "google/bert_uncased_L-12_H-128_A-2"),
+    *("albert-base-v2", "google/electra-small-discriminator"),
+)
 
 
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(x, marks=() if x in SMALL_FIRST else pytest.mark.slow) for x in SMALL],
+)
 def test_small_models_hold_what_the_formula_says(name):
     assert Encoder(family(name)).count_params() == describe(name).held_parameters
 
 
-@pytest.mark.parametrize("name", [name for name in FAMILY if name not in SMALL])
-def test_large_models_hold_what_the_formula_says_reduced(name):
+def reduced(name):
+    """The config of a published model with small numbers, which many have in common."""
     config = family(name)
     narrow = {"embedding_size": 3} if config.embedding_width != config.hidden_size else {}
+    if getattr(config, "num_key_value_heads", None) is not None:
+        narrow["num_key_value_heads"] = 2
     pattern = (2 if isinstance(kind, int) else kind for kind in config.attention_pattern)
     if config.kind == "reformer":
-        narrow = {"axial_sizes": (3, 5)}
+        narrow = {"axial_sizes": (1, 3)}
     elif config.kind == "transformer_xl":
         narrow = {"cutoffs": (10, 20, 30), "divisor": 2}
-    config = config.replace(
+    return config.replace(
         vocabulary_size=50,
-        hidden_size=2 * config.num_heads,
+        hidden_size=8,
+        num_heads=4,
         intermediate_size=16,
         max_positions=11,
         attention_pattern=tuple(pattern),
-        num_layers=min(config.num_layers, 3),
+        num_layers=2,
         **narrow,
     )
+
+
+# Of names with the same reduced config the first.
+REDUCED = {reduced(name): name for name in reversed(FAMILY)}
+
+
+@pytest.mark.parametrize("name", [name for name in FAMILY if name in REDUCED.values()])
+def test_models_hold_what_the_formula_says_reduced(name):
+    config = reduced(name)
     assert Encoder(config).count_params() == describe(config).held_parameters
 
 

@@ -163,7 +163,7 @@ def test_a_task_on_it_is_exported(tmp_path, tiny_vocabulary):
     import tensorflow as tf
 
     tokenizer = kbert.WordPieceTokenizer(tiny_vocabulary)
-    config = config_of(vocabulary_size=tokenizer.vocabulary_size)
+    config = config_of(vocabulary_size=tokenizer.vocabulary_size, num_layers=1)
     task = kbert.tasks.TextClassifier(Encoder(config), tokenizer, ["no", "yes"])
     randomise(task)
     task.export(tmp_path)

@@ -19,11 +19,11 @@ pytest.importorskip("transformers")
 pytestmark = pytest.mark.tensorflow
 
 _MASKED, _TOKENS, _TEXT = "ForMaskedLM", "ForTokenClassification", "ForSequenceClassification"
+SLOW = pytest.mark.slow
 _OWN = {"share_att_key": False, "norm_rel_ebd": "none"}
 CASES = [
     # Heads have an activation of their own.
-    ("modernbert", _TOKENS, {"hidden_activation": "silu"}),
-    ("modernbert", _TEXT, {"classifier_activation": "relu"}),
+    ("modernbert", _TEXT, {"classifier_activation": "relu", "num_attention_heads": 1}),
     (
         "modernbert",
         "ForQuestionAnswering",
@@ -32,22 +32,37 @@ CASES = [
     ("modernbert", _MASKED, {"hidden_activation": "silu", "classifier_activation": "tanh"}),
     ("roberta", _MASKED, {"hidden_act": "relu"}),
     ("electra", _MASKED, {"hidden_act": "silu"}),
-    # Windows: half of an odd one is rounded down, and a wide one holds every token.
-    ("modernbert", "Model", {"local_attention": 7}),
-    ("modernbert", "Model", {"local_attention": 30}),
-    ("modernbert", "Model", {"local_attention": 1000}),
+    # Windows, half of an odd one rounded down and a wide one holding every token; biases of some
+    # parts.
+    (
+        "modernbert",
+        _MASKED,
+        {"local_attention": 7, "attention_bias": True, "decoder_bias": False},
+    ),
+    (
+        "modernbert",
+        _TOKENS,
+        {
+            **{"local_attention": 30, "hidden_activation": "silu"},
+            **{"mlp_bias": True, "norm_bias": True},
+        },
+    ),
+    (
+        "modernbert",
+        _TEXT,
+        {"local_attention": 1000, "classifier_bias": True, "attention_bias": True},
+    ),
     ("longformer", "Model", {"attention_window": 64}),
-    # Biases of some parts.
-    ("modernbert", _MASKED, {"attention_bias": True, "decoder_bias": False}),
-    ("modernbert", _TOKENS, {"mlp_bias": True, "norm_bias": True}),
-    ("modernbert", _TEXT, {"classifier_bias": True, "attention_bias": True}),
     ("eurobert", _TEXT, {"attention_bias": True}),
     ("eurobert", _TOKENS, {"mlp_bias": True}),
-    ("eurobert", _MASKED, {"mlp_bias": True, "attention_bias": True}),
+    pytest.param("eurobert", _MASKED, {"mlp_bias": True, "attention_bias": True}, marks=SLOW),
     ("eurobert", _MASKED, {"tie_word_embeddings": True}),
     # Buckets that run ahead of their distances, and tables without.
     ("deberta-v2", "Model", {"position_buckets": 16, "max_relative_positions": 16}),
-    ("deberta-v2", "Model", {"position_buckets": 16, "max_relative_positions": 10}),
+    pytest.param(
+        *("deberta-v2", "Model", {"position_buckets": 16, "max_relative_positions": 10}),
+        marks=SLOW,
+    ),
     ("deberta-v2", "Model", {"position_buckets": 24, "max_relative_positions": -1}),
     ("deberta-v2", "Model", {**_OWN, "position_buckets": -1, "position_biased_input": True}),
     ("deberta-v2", "Model", {**_OWN, "pos_att_type": "p2c", "type_vocab_size": 2}),
@@ -57,19 +72,20 @@ CASES = [
     ("deberta", "Model", {"num_attention_heads": 1}),
     ("xlnet", "Model", {"n_head": 1}),
     ("mpnet", "Model", {"num_attention_heads": 1}),
-    ("modernbert", "Model", {"num_attention_heads": 1}),
     # The token table is tied to nothing where there is no such head.
     ("bert", _TEXT, {"tie_word_embeddings": False}),
     ("camembert", _MASKED, {"pad_token_id": 3}),
 ]
 
 
-def assert_equal(model, checkpoint, ending, features):
-    if model.config.model_type == "longformer":
+def assert_equal(models, checkpoint, ending, features):
+    """Of one model of transformers, or of several that are the same."""
+    if models[0].config.model_type == "longformer":
         features = with_global_tokens(features)
-    ours, theirs = run_kbert(checkpoint, features), run_reference(model, features)
+    ours = run_kbert(checkpoint, features)
     logits = {} if ending == "Model" else LOGITS[ending]
-    compare(ours, theirs, features["padding_mask"] == 1, logits)
+    for model in models:
+        compare(ours, run_reference(model, features), features["padding_mask"] == 1, logits)
 
 
 def segmented(checkpoint):
@@ -83,7 +99,6 @@ def test_unusual_configs(model_type, ending, values, tmp_path):
     checkpoint = read_checkpoint(tmp_path / "theirs")
     left = model_type == "xlnet"
     features = make_inputs(model.config.pad_token_id, segmented(checkpoint), True, left=left)
-    assert_equal(model, checkpoint, ending, features)
     write_checkpoint(
         tmp_path / "ours",
         checkpoint.config,
@@ -97,18 +112,27 @@ def test_unusual_configs(model_type, ending, values, tmp_path):
         tmp_path / "ours", output_loading_info=True, attn_implementation="eager"
     )
     assert not report["unexpected_keys"]
-    assert_equal(written.eval(), checkpoint, ending, features)
+    assert_equal([model, written.eval()], checkpoint, ending, features)
 
 
-@pytest.mark.parametrize("case", ["left", "within"])
 @pytest.mark.parametrize(
-    ("model_type", "values"),
+    ("model_type", "values", "case"),
     [
-        ("roberta", {}),
-        ("xlm-roberta", {"type_vocab_size": 2}),
-        ("longformer", {}),
-        ("mpnet", {}),
-        ("bert", {"pad_token_id": 3}),
+        ("roberta", {}, "left"),
+        ("xlm-roberta", {"type_vocab_size": 2}, "within"),
+        ("longformer", {}, "left"),
+        ("mpnet", {}, "within"),
+        ("bert", {"pad_token_id": 3}, "within"),
+        *(
+            pytest.param(*values, marks=pytest.mark.slow)
+            for values in (
+                ("roberta", {}, "within"),
+                ("xlm-roberta", {"type_vocab_size": 2}, "left"),
+                ("longformer", {}, "within"),
+                ("mpnet", {}, "left"),
+                ("bert", {"pad_token_id": 3}, "left"),
+            )
+        ),
     ],
 )
 def test_padding_that_is_not_behind_the_text(model_type, values, case, tmp_path):
@@ -119,7 +143,7 @@ def test_padding_that_is_not_behind_the_text(model_type, values, case, tmp_path)
     features = make_inputs(pad_id, segmented(checkpoint), True, left=case == "left")
     if case == "within":
         features["token_ids"][:, [0, 3, 4]] = pad_id
-    assert_equal(model, checkpoint, _TOKENS, features)
+    assert_equal([model], checkpoint, _TOKENS, features)
 
 
 def test_a_window_of_every_length_is_read(tmp_path):

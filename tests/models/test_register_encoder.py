@@ -66,6 +66,7 @@ def test_it_is_loaded_from_a_preset_and_by_keras(doubled, tmp_path):
 
 
 @pytest.mark.tensorflow
+@pytest.mark.usefixtures("eagerly")
 def test_a_task_takes_it(doubled, tmp_path, tiny_vocabulary):
     tokenizer = WordPieceTokenizer(tiny_vocabulary)
     encoder = Encoder(doubled_config(vocabulary_size=len(tiny_vocabulary)))

@@ -162,7 +162,7 @@ def test_the_gradient_reaches_what_halts():
 def test_compiled_and_in_half_precision(dtype):
     import tensorflow as tf
 
-    encoder = make()
+    encoder = make(num_layers=3)
     inputs = tiny_inputs(encoder.config)
     expected = {name: to_numpy(x) for name, x in encoder(inputs).items()}
     other = Encoder(encoder.config, dtype=dtype)

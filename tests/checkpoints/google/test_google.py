@@ -275,6 +275,7 @@ def test_heads_of_fine_tuned_models(bert, tmp_path):
 
 
 @pytest.mark.tensorflow
+@pytest.mark.usefixtures("eagerly")
 def test_a_classifier_of_run_classifier_is_one_without_further_ado(tmp_path):
     """Its classes have no names in the file; its logits are those of the same head elsewhere."""
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"word{i}" for i in range(45))]

@@ -1,6 +1,7 @@
 """Keys of a config.json that are ignored on the user's word."""
 
 import json
+import shutil
 
 import pytest
 
@@ -21,14 +22,21 @@ def with_keys(folder, **keys):
     path.write_text(json.dumps({**json.loads(path.read_text()), **keys}))
 
 
-@pytest.fixture
-def folder(tmp_path):
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """A folder that nobody changes."""
     tokenizer = kbert.WordPieceTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"])
     config = tiny_config(vocabulary_size=6, pooler_activation="tanh")
     task = TextClassifier(kbert.Encoder(config), tokenizer, labels=["no", "yes"])
-    task.save_to_preset(tmp_path / "there", "huggingface")
-    with_keys(tmp_path / "there", **INVENTED)
-    return tmp_path / "there"
+    folder = tmp_path_factory.mktemp("saved") / "there"
+    task.save_to_preset(folder, "huggingface")
+    with_keys(folder, **INVENTED)
+    return folder
+
+
+@pytest.fixture
+def folder(saved, tmp_path):
+    return shutil.copytree(saved, tmp_path / "there")
 
 
 def test_the_refusal_says_how_they_are_ignored(folder):

@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import re
+import shutil
 from pathlib import Path
 
 import keras
@@ -13,6 +14,7 @@ import kbert
 from kbert.checkpoints import read_checkpoint
 from kbert.tasks import Task, TextClassifier, TextEmbedder, TextRegressor
 
+pytestmark = pytest.mark.usefixtures("eagerly")
 TEXTS = ["the fox jumps", "a lazy dog", "over the quick brown fox the dog jumps"]
 SETTINGS = [
     {},
@@ -44,6 +46,25 @@ def make(tokenizer, **settings):
         initializer_range=0.15,
     )
     return TextEmbedder(kbert.Encoder(config), tokenizer, **settings)
+
+
+@pytest.fixture(scope="module")
+def saved(tokenizer, tmp_path_factory):
+    """Folders that nobody changes."""
+    folder = tmp_path_factory.mktemp("saved")
+    make(tokenizer).save_to_preset(folder / "plain", "huggingface")
+    make(tokenizer, projection=6).save_to_preset(folder / "projected", "huggingface")
+    for labels in (["a", "b"], ["a", "b", "c"]):
+        task = TextClassifier(make(tokenizer).encoder, tokenizer, labels=labels)
+        task.save_to_preset(folder / f"{len(labels)} classes", "huggingface")
+    task = TextClassifier(task.encoder, tokenizer, labels, multi_label=True)
+    task.save_to_preset(folder / "any of 3 classes", "huggingface")
+    return folder
+
+
+@pytest.fixture
+def copy_of(saved, tmp_path):
+    return lambda name: shutil.copytree(saved / name, tmp_path, dirs_exist_ok=True)
 
 
 def edit(path, **changes):
@@ -98,8 +119,8 @@ def test_a_refused_save_leaves_the_modules(tokenizer, tmp_path, monkeypatch):
     assert files == {p.name: p.read_bytes() for p in tmp_path.iterdir() if p.is_file()}
 
 
-def test_since_version_6_the_longest_row_is_the_tokenizer_s(tokenizer, tmp_path):
-    make(tokenizer).save_to_preset(tmp_path, "huggingface")
+def test_since_version_6_the_longest_row_is_the_tokenizer_s(copy_of, tmp_path):
+    copy_of("plain")
     (tmp_path / "sentence_bert_config.json").write_text('{"module_output_name": "x"}')
     edit(tmp_path / "tokenizer_config.json", model_max_length=12)
     pooling = tmp_path / "1_Pooling/config.json"
@@ -110,29 +131,26 @@ def test_since_version_6_the_longest_row_is_the_tokenizer_s(tokenizer, tmp_path)
     assert TextEmbedder.from_preset(tmp_path).max_length is None
 
 
-@pytest.mark.parametrize("lengths", [None, {}, {"max_seq_length": None, "do_lower_case": False}])
 @pytest.mark.parametrize(
     ("length", "longest"),
     [(12, 12), (40, None), (64, None), (1e30, None), (int(1e30), None), (None, None)],
 )
-def test_where_no_file_says_the_longest_row_the_tokenizer_does(
-    tokenizer, tmp_path, lengths, length, longest
-):
-    make(tokenizer).save_to_preset(tmp_path, "huggingface")
+def test_where_no_file_says_the_longest_row_the_tokenizer_does(copy_of, tmp_path, length, longest):
+    copy_of("plain")
     path = tmp_path / "sentence_bert_config.json"
     path.unlink()
-    if lengths is not None:
-        path.write_text(json.dumps(lengths))
     edit(tmp_path / "tokenizer_config.json", model_max_length=length)
-    found = read_checkpoint(tmp_path).task
-    assert found.get("max_length") == longest
+    for lengths in (None, {}, {"max_seq_length": None, "do_lower_case": False}):
+        if lengths is not None:
+            path.write_text(json.dumps(lengths))
+        assert read_checkpoint(tmp_path).task.get("max_length") == longest
     path.write_text('{"max_seq_length": 10}')
     assert read_checkpoint(tmp_path).task["max_length"] == 10
 
 
 @pytest.mark.parametrize(("name", "told"), [("dot", True), ("cosine", False), (None, False)])
-def test_another_similarity_is_told_of(tokenizer, tmp_path, name, told, caplog):
-    make(tokenizer).save_to_preset(tmp_path, "huggingface")
+def test_another_similarity_is_told_of(copy_of, tmp_path, name, told, caplog):
+    copy_of("plain")
     edit(tmp_path / "config_sentence_transformers.json", similarity_fn_name=name)
     caplog.clear()
     read_checkpoint(tmp_path)
@@ -166,8 +184,8 @@ def test_another_similarity_is_told_of(tokenizer, tmp_path, name, told, caplog):
         ),
     ],
 )
-def test_what_kbert_does_not_have_is_refused(tokenizer, tmp_path, file, changes, message):
-    make(tokenizer, projection=6).save_to_preset(tmp_path, "huggingface")
+def test_what_kbert_does_not_have_is_refused(copy_of, tmp_path, file, changes, message):
+    copy_of("projected")
     edit(tmp_path / "tokenizer_config.json", do_lower_case=False)
     edit(tmp_path / file, **changes)
     with pytest.raises(ValueError, match=message):
@@ -184,8 +202,8 @@ def test_what_kbert_does_not_have_is_refused(tokenizer, tmp_path, file, changes,
         ('[{"type": "x.Pooling", "path": "1_Pooling"}, {"type": "x.LSTM", "path": "2"}]', "LSTM"),
     ],
 )
-def test_damaged_modules_are_refused(tokenizer, tmp_path, modules, message):
-    make(tokenizer).save_to_preset(tmp_path, "huggingface")
+def test_damaged_modules_are_refused(copy_of, tmp_path, modules, message):
+    copy_of("plain")
     (tmp_path / "modules.json").write_text(modules)
     with pytest.raises(ValueError, match=message):
         TextEmbedder.from_preset(tmp_path)
@@ -267,10 +285,9 @@ def test_a_reranker_has_one_module(tokenizer, tmp_path, labels, caplog):
     ],
 )
 def test_rows_of_a_classifier_are_cut_where_the_tokenizer_says(
-    tokenizer, tmp_path, content, expected
+    copy_of, tmp_path, content, expected
 ):
-    task = TextClassifier(make(tokenizer).encoder, tokenizer, labels=["a", "b"])
-    task.save_to_preset(tmp_path, "huggingface")
+    copy_of("2 classes")
     edit(tmp_path / "tokenizer_config.json", **content)
     assert TextClassifier.from_preset(tmp_path).max_length == expected
     assert TextClassifier.from_preset(tmp_path, max_length=8).max_length == 8
@@ -282,9 +299,8 @@ def test_rows_of_a_classifier_are_cut_where_the_tokenizer_says(
 
 
 @pytest.mark.parametrize(("length", "longest"), [(10, 10), (64, None), (None, 12)])
-def test_the_reranker_s_own_file_decides_its_longest_row(tokenizer, tmp_path, length, longest):
-    task = TextClassifier(make(tokenizer).encoder, tokenizer, labels=["a", "b", "c"])
-    task.save_to_preset(tmp_path, "huggingface")
+def test_the_reranker_s_own_file_decides_its_longest_row(copy_of, tmp_path, length, longest):
+    copy_of("3 classes")
     edit(tmp_path / "tokenizer_config.json", model_max_length=12)
     (tmp_path / "modules.json").write_text(json.dumps(RERANKER))
     (tmp_path / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": length}))
@@ -302,11 +318,9 @@ def test_the_reranker_s_own_file_decides_its_longest_row(tokenizer, tmp_path, le
     ],
 )
 def test_another_activation_of_a_classifier_is_told(
-    tokenizer, tmp_path, multi_label, activation, told, caplog
+    copy_of, tmp_path, multi_label, activation, told, caplog
 ):
-    labels = ["a", "b", "c"]
-    task = TextClassifier(make(tokenizer).encoder, tokenizer, labels, multi_label=multi_label)
-    task.save_to_preset(tmp_path, "huggingface")
+    copy_of("any of 3 classes" if multi_label else "3 classes")
     content = {"activation_fn": f"torch.nn.modules.activation.{activation}"}
     (tmp_path / "config_sentence_transformers.json").write_text(json.dumps(content))
     caplog.clear()

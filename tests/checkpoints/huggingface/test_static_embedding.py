@@ -1,5 +1,6 @@
 """Folders of model2vec and of sentence-transformers' StaticEmbedding: read, written, refused."""
 
+import functools
 import json
 
 import keras
@@ -11,6 +12,7 @@ from kbert.configs import StaticConfig
 from kbert.io.arrays import read_safetensors, write_safetensors
 from kbert.tasks import TextEmbedder
 
+pytestmark = pytest.mark.usefixtures("eagerly")
 PIECES = ["[PAD]", "[UNK]", "a", "fox", "##es", "dog", "é", "中"]
 TEXTS = ["a fox", "Foxes 中中 dog", "a ☃ dog", "É", "", "[MASK] a"]
 IDS = [[2, 3], [3, 4, 7, 7, 5], [2, 1, 5], [1], [], [1, 1, 1, 2]]
@@ -66,8 +68,15 @@ def test_weights_and_a_mapping_are_folded_in(tmp_path):
     np.testing.assert_allclose(task.predict(TEXTS), means(known(IDS), table), atol=1e-6)
 
 
-@pytest.mark.parametrize("place", ["", "0_StaticEmbedding"])
-@pytest.mark.parametrize("normalize", [True, False])
+@pytest.mark.parametrize(
+    ("normalize", "place"),
+    [
+        (True, ""),
+        pytest.param(True, "0_StaticEmbedding", marks=pytest.mark.slow),
+        pytest.param(False, "", marks=pytest.mark.slow),
+        (False, "0_StaticEmbedding"),
+    ],
+)
 def test_sentence_transformers_counts_unknown_tokens(tmp_path, place, normalize):
     folder = tmp_path / place
     folder.mkdir(exist_ok=True)
@@ -103,15 +112,19 @@ def test_sentence_transformers_has_no_longest_row(tmp_path):
         np.testing.assert_allclose(ends, means([[2] * 9 + [5]]), atol=1e-6)
 
 
+@functools.cache
+def one_tokenizer():
+    return kbert.WordPieceTokenizer([*PIECES, "[CLS]", "[SEP]", "[MASK]"])
+
+
 def make(**settings):
     keras.utils.set_random_seed(2)
-    tokenizer = kbert.WordPieceTokenizer([*PIECES, "[CLS]", "[SEP]", "[MASK]"])
     config = StaticConfig(vocabulary_size=11, hidden_size=5, uncounted_ids=(1,), max_positions=20)
     encoder = kbert.Encoder(config)
     encoder.token_embedding.assign(
         np.concatenate([TABLE, np.zeros((3, 5))]) * (np.arange(11) != 1)[:, None]
     )
-    return TextEmbedder(encoder, tokenizer, **settings)
+    return TextEmbedder(encoder, one_tokenizer(), **settings)
 
 
 @pytest.mark.parametrize(

@@ -51,8 +51,15 @@ def test_a_file_of_weights_alone(name):
     assert_same_outputs(encoder, OLD / name)
 
 
-@pytest.mark.parametrize("version", ["0.8.2-keras-2.15.0", "0.8.2-keras-3.0.5"])
-@pytest.mark.parametrize("name", ["BertBackbone", "RobertaBackbone"])
+@pytest.mark.parametrize(
+    ("name", "version"),
+    [
+        ("BertBackbone", "0.8.2-keras-2.15.0"),
+        pytest.param("BertBackbone", "0.8.2-keras-3.0.5", marks=pytest.mark.slow),
+        pytest.param("RobertaBackbone", "0.8.2-keras-2.15.0", marks=pytest.mark.slow),
+        ("RobertaBackbone", "0.8.2-keras-3.0.5"),
+    ],
+)
 def test_a_preset_of_an_old_version(version, name):
     pytest.importorskip("keras_hub")
     folder = GOLDEN / version / name

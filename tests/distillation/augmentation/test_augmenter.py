@@ -95,7 +95,7 @@ def test_shares_at_the_end_of_the_range(make_model):
 
 
 def test_nothing_hangs_on_what_is_computed_together(model, monkeypatch):
-    table = as_table(TEXTS * 3)
+    table = as_table(TEXTS * 2)
     settings = AugmentationSettings(copies=6, candidates=5)
     made = Augmenter(table, model, settings, batch_size=32)
     whole = list(made.rows())

@@ -32,6 +32,14 @@ ADAPTERS = {
     "pal": {"size": 8},
 }
 KIND = pytest.mark.parametrize("kind", list(ADAPTERS))
+# What acts on each row alone, at the end of a part, is slow where rows are chosen and packed.
+ACROSS = pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(x, marks=pytest.mark.slow) if x in ("houlsby", "pfeiffer") else x
+        for x in ADAPTERS
+    ],
+)
 
 
 def adapted(kind, sigma=0.15, **changes):
@@ -75,7 +83,7 @@ def test_counts_on_bert_base(bert_base, kind, options, expected):
 
 @pytest.fixture(scope="module")
 def bert_base():
-    encoder = Encoder(kbert.family("bert-base-uncased"))
+    encoder = Encoder(kbert.family("bert-base-uncased").replace(vocabulary_size=10))
     before = len(encoder.weights)
     yield encoder
     assert len(encoder.weights) == before  # what was removed is gone
@@ -341,7 +349,7 @@ def test_a_pal_is_a_small_attention_beside_the_block():
 
 
 @pytest.mark.jax_slow
-@KIND
+@ACROSS
 @pytest.mark.parametrize("window", [None, pytest.param("window", marks=pytest.mark.slow)])
 def test_in_every_forward_part(kind, window):
     """In blocks of a window, in packed rows, for some positions, compiled, saved by Keras."""
@@ -441,8 +449,16 @@ def test_other_encoders_of_berts_kin(name, kind):
 
 @pytest.mark.tensorflow
 @pytest.mark.graphs
-@KIND
-@pytest.mark.parametrize("sharing", ["alone", "shared"])
+@pytest.mark.parametrize(
+    ("sharing", "kind"),
+    [
+        (sharing, kind)
+        if (sharing == "shared") == (kind == "houlsby")
+        else pytest.param(sharing, kind, marks=pytest.mark.slow)
+        for sharing in ("alone", "shared")
+        for kind in ADAPTERS
+    ],
+)
 def test_each_way_of_saving_keeps_it_and_graphs_see_it(kind, sharing, tmp_path):
     changes = KINDS["shared"] if sharing == "shared" else {}
     drawn, _ = adapted(kind, **changes)

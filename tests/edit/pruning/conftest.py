@@ -1,4 +1,4 @@
-"""A tiny task, its weights drawn, and five labelled texts."""
+"""A tiny task, its weights drawn."""
 
 import pytest
 

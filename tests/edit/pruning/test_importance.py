@@ -59,6 +59,7 @@ def by_differences(task, features, part, number, width, step=0.02):
     return found
 
 
+@pytest.mark.graphs
 def test_it_is_the_derivative_of_each_examples_loss(task):
     data = examples(task, TEXTS[:2], LABELS[:2])
     found = head_importance(task, TEXTS[:2], LABELS[:2], normalize=False)

@@ -44,6 +44,7 @@ def parts_of(task, ending):
     }
 
 
+@pytest.mark.graphs
 @pytest.mark.parametrize("how", [{}, {"jit_compile": True}])
 def test_gradients_are_those_of_the_paper(how):
     """G ⊙ W for the scores, G ⊙ M for the kernel; G that of the masked kernel."""
@@ -111,6 +112,7 @@ class Seen(keras.callbacks.Callback):
         self.shares.append(sorted(set(sparsity(self.model).values())))
 
 
+@pytest.mark.graphs
 def test_the_share_is_that_of_the_schedule_and_masks_follow_the_scores(tokenizer):
     task, seen = made(tokenizer), Seen()
     pruning = MovementPruning(0.75, begin_step=1, end_step=5, frequency=2)

@@ -75,7 +75,8 @@ def test_texts_of_kept_tokens_are_split_as_before(data):
 
 
 def smaller_of(tokenizer, kept):
-    config = tiny_config(vocabulary_size=tokenizer.vocabulary_size, hidden_size=4)
+    small = {"hidden_size": 4, "num_layers": 1, "pooler_activation": None}
+    config = tiny_config(vocabulary_size=tokenizer.vocabulary_size, **small)
     return prune_vocabulary(
         Encoder(config), tokenizer, keep=[tokenizer.vocabulary[i] for i in kept]
     )[1]

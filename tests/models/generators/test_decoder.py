@@ -6,7 +6,7 @@ from keras import ops
 from kbert.models import Decoder
 from kbert.models.weights import get_arrays, named_weights
 from tests.harness import assert_close, compiled, to_numpy
-from tests.models.generators.tiny import MODES, SIZES, padded, tiny_decoder
+from tests.models.generators.tiny import SIZES, padded, tiny_decoder
 
 LENGTHS = (9, 5, 1)
 
@@ -91,7 +91,20 @@ def test_padding_changes_nothing(decoder):
         assert_close(out[row, :length], alone[0], 1e-5)
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    ("decoder", "mode"),
+    [
+        *(pytest.param(kind, "op by op", marks=pytest.mark.tensorflow) for kind in KINDS),
+        *(
+            pytest.param(
+                *(kind, "XLA"),
+                marks=[] if kind == "modern" else [pytest.mark.slow, pytest.mark.jax_slow],
+            )
+            for kind in KINDS
+        ),
+    ],
+    indirect=["decoder"],
+)
 def test_decoding_with_the_cache_is_decoding_from_scratch(decoder, mode):
     ids, mask = padded(LENGTHS)
     texts = [list(row[:length]) for row, length in zip(ids, LENGTHS, strict=True)]

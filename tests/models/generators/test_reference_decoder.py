@@ -27,7 +27,7 @@ SIZES = {
     "vocab_size": V,
     "n_positions": P,
     "n_embd": 64,
-    "n_layer": 4,
+    "n_layer": 2,
     "n_head": 4,
     **dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0),
 }
@@ -92,7 +92,7 @@ def test_states_and_logits_equal_hugging_face(model_type, tmp_path):
     out = decoder(inputs(), return_hidden_states=True, return_attention=True)
     ours = to_numpy({**out, "logits": decoder.logits(out["sequence"])})
     states = theirs.hidden_states
-    assert len(ours["hidden_states"]) == len(states) == 5
+    assert len(ours["hidden_states"]) == len(states) == decoder.config.num_layers + 1
     for i, (a, b) in enumerate(zip(ours["hidden_states"], states, strict=True)):
         assert_close(a, b.numpy(), 1e-4, f"hidden state {i}")
     for i, (a, b) in enumerate(zip(ours["attention"], theirs.attentions, strict=True)):
@@ -107,15 +107,21 @@ def test_states_and_logits_equal_hugging_face(model_type, tmp_path):
     ("model_type", "changes"),
     [
         # What the file says goes before half of `local_attention`.
-        ("modernbert-decoder", {"sliding_window": 7}),
-        ("modernbert-decoder", {"sliding_window": 1, "local_attention": 3}),
-        ("modernbert-decoder", {"sliding_window": 500}),
-        ("modernbert-decoder", {"local_attention": 11}),
-        ("modernbert-decoder", {"hidden_activation": "silu"}),
-        ("modernbert-decoder", {"classifier_activation": "relu", "classifier_bias": True}),
-        ("modernbert-decoder", {"attention_bias": True, "decoder_bias": False}),
-        ("modernbert-decoder", {"mlp_bias": True, "norm_bias": True}),
-        ("modernbert-decoder", {"num_attention_heads": 1}),
+        *(
+            ("modernbert-decoder", changes)
+            for changes in (
+                {"sliding_window": 7, "attention_bias": True, "decoder_bias": False},
+                {
+                    **{"sliding_window": 1, "local_attention": 3},
+                    **{"mlp_bias": True, "norm_bias": True},
+                },
+                {"sliding_window": 500, "hidden_activation": "silu", "num_attention_heads": 1},
+                {
+                    "local_attention": 11,
+                    **{"classifier_activation": "relu", "classifier_bias": True},
+                },
+            )
+        ),
         ("gpt2", {"n_head": 1, "activation_function": "relu"}),
         ("openai-gpt", {"n_head": 1, "afn": "silu"}),
     ],
@@ -226,6 +232,8 @@ def test_parameters_of_the_published_sizes(name, parameters):
     # The formula's, and those of a model of two layers and few entries.
     small = config.replace(
         num_layers=2,
+        hidden_size=2 * config.num_heads,
+        intermediate_size=5,
         vocabulary_size=9,
         max_positions=4,
         attention_pattern=tuple(x if x == "global" else 2 for x in config.attention_pattern),
@@ -234,7 +242,10 @@ def test_parameters_of_the_published_sizes(name, parameters):
 
 
 @pytest.mark.tensorflow
-@pytest.mark.parametrize("model_type", MODELS)
+@pytest.mark.parametrize(
+    "model_type",  # openai-gpt has the positions of gpt2
+    ["gpt2", pytest.param("openai-gpt", marks=pytest.mark.slow), "modernbert-decoder"],
+)
 def test_greedy_texts_equal_hugging_face(model_type):
     """Prompts of three lengths in one batch here, one by one there."""
     model = reference(model_type)
@@ -242,7 +253,7 @@ def test_greedy_texts_equal_hugging_face(model_type):
     checkpoint = import_model(model.config.to_dict(), values, "the reference")
     decoder = Decoder(checkpoint.config)
     set_arrays(decoder, "decoder", checkpoint.part("decoder/"), checkpoint.source)
-    lengths, new = np.array([3, 8, 5]), 10
+    lengths, new = np.array([3, 8, 5]), 7
     prompts = inputs()[:, :8]
     mask = (np.arange(8) < lengths[:, None]).astype("int32")
 

@@ -218,8 +218,9 @@ def test_it_is_saved_and_revived(seq2seq, tmp_path):
         keras.models.load_model(tmp_path / "model.keras"),
     ):
         assert again.config == seq2seq.config
+        found = get_arrays(again, "seq2seq")
         for name, expected in get_arrays(seq2seq, "seq2seq").items():
-            np.testing.assert_array_equal(get_arrays(again, "seq2seq")[name], expected)
+            np.testing.assert_array_equal(found[name], expected)
 
 
 @pytest.mark.jax_slow
