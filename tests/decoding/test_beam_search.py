@@ -1,5 +1,7 @@
 """Beam search against every text there is, against greedy search and against transformers'."""
 
+import itertools
+
 import numpy as np
 import pytest
 from keras import ops
@@ -8,6 +10,12 @@ from kbert.decoding import Beam, Greedy, decode
 from tests.decoding.toy import Toy, texts_of
 
 PENALTIES = (0.0, 0.6, 1.0, 2.0)
+STOPS = ((), (3,), (0, 2))
+# Each penalty and each number of stop tokens once; `slow` all pairs.
+PENALTIES_AND_STOPS = [
+    pytest.param(*pair, marks=[] if n in (0, 4, 8, 10) else pytest.mark.slow)
+    for n, pair in enumerate(itertools.product(PENALTIES, STOPS))
+]
 
 
 def search(toy, rows=None, longest=4, stop_ids=(3,), **beam):
@@ -22,8 +30,7 @@ def search(toy, rows=None, longest=4, stop_ids=(3,), **beam):
     )
 
 
-@pytest.mark.parametrize("stop_ids", [(), (3,), (0, 2)])
-@pytest.mark.parametrize("length_penalty", PENALTIES)
+@pytest.mark.parametrize(("length_penalty", "stop_ids"), PENALTIES_AND_STOPS)
 def test_a_wide_beam_finds_the_best_of_all_texts(length_penalty, stop_ids):
     toy = Toy(rows=3, size=4, slots=4, seed=1)
     everything = [toy.texts(row, 4, stop_ids, length_penalty) for row in range(3)]
@@ -38,7 +45,9 @@ def test_a_wide_beam_finds_the_best_of_all_texts(length_penalty, stop_ids):
         assert texts[row][:5] == list(ordered[:5])
 
 
-@pytest.mark.parametrize("length_penalty", PENALTIES)
+@pytest.mark.parametrize(
+    "length_penalty", [0.0, 2.0, *(pytest.param(x, marks=pytest.mark.slow) for x in (0.6, 1.0))]
+)
 def test_the_best_few_end_the_search_early_and_stay_the_best(length_penalty):
     """What the bound leaves out could not have come among the results."""
     toy = Toy(rows=6, size=4, slots=5, seed=6, spread=2.5)
@@ -84,8 +93,7 @@ def test_the_bound_ends_the_search():
     assert calls_of(np.concatenate([table, row]), width=3, length_penalty=0.0) > 0
 
 
-@pytest.mark.parametrize("stop_ids", [(), (3,), (0, 2)])
-@pytest.mark.parametrize("length_penalty", PENALTIES)
+@pytest.mark.parametrize(("length_penalty", "stop_ids"), PENALTIES_AND_STOPS)
 def test_a_beam_of_one_is_greedy_search(length_penalty, stop_ids):
     toy = Toy(rows=20, slots=8, seed=9)
     texts, scores = search(

@@ -19,27 +19,41 @@ def reader(tmp_path, write_corpus, tokenizer_of):
 
 def first_tokens(reader, epoch, window):
     (serialized,) = reader.window(tf.constant(epoch, tf.int64), tf.constant(window, tf.int64))
-    blocks = [records.parse_blocks(record[None]) for record in serialized]
-    return [int(block["tokens"][0]) for block in blocks]
+    return _first_tokens(serialized)
+
+
+def _first_tokens(serialized):
+    tokens = records.parse_blocks(serialized)["tokens"].numpy()
+    return tokens.reshape(len(serialized), 40)[:, 0].tolist()
+
+
+def windows_of(reader, epochs):
+    """The first tokens of each window of each epoch, all read by one pipeline."""
+    found = [[] for _ in range(epochs)]
+    for epoch, window, serialized in reader.windows_from(0, 0, epochs=epochs):
+        assert int(window) == len(found[int(epoch)])
+        found[int(epoch)].append(_first_tokens(serialized))
+    assert {len(windows) for windows in found} == {reader.windows}
+    return found
 
 
 @pytest.mark.parametrize("window_blocks", [2, 4, 5, 23, 64])
 def test_an_epoch_visits_every_block_once(reader, window_blocks):
     reader = dataclasses.replace(reader, window_blocks=window_blocks)
-    for epoch in (0, 1):
-        windows = [first_tokens(reader, epoch, window) for window in range(reader.windows)]
+    for windows in windows_of(reader, 2):
         assert all(len(window) >= min(window_blocks, 23) for window in windows)
         assert sorted(np.concatenate(windows)) == [5 + 40 * n for n in range(23)]
+    # Each window can be read alone.
+    assert first_tokens(reader, 1, reader.windows - 1) == windows[-1]
 
 
 def test_the_order_is_of_seed_and_epoch_and_not_of_windows(reader):
-    def order(seed, epoch, window_blocks=4):
+    def order(seed, window_blocks=4):
         changed = dataclasses.replace(reader, seed=seed, window_blocks=window_blocks)
-        windows = [first_tokens(changed, epoch, window) for window in range(changed.windows)]
-        return np.concatenate(windows).tolist()
+        return [np.concatenate(windows).tolist() for windows in windows_of(changed, 2)]
 
-    assert order(5, 0) == order(5, 0) == order(5, 0, window_blocks=23)
-    orders = [order(5, 0), order(5, 1), order(6, 0), order(6, 1)]
+    orders = [*order(5), *order(6)]
+    assert order(5) == order(5, window_blocks=23) == orders[:2]
     assert len({tuple(blocks) for blocks in orders}) == 4
     assert sorted(orders[0]) != orders[0]
 

@@ -20,10 +20,10 @@ def tokenizer(tiny_vocabulary):
 @pytest.fixture
 def corpus(tmp_path):
     draw = np.random.default_rng(0)
-    texts = [f"{n}. " + SENTENCE * draw.integers(1, 30) for n in range(2000)]
-    (tmp_path / "a.txt").write_text("\n\n".join(texts[:1000]))
+    texts = [f"{n}. " + SENTENCE * draw.integers(1, 30) for n in range(400)]
+    (tmp_path / "a.txt").write_text("\n\n".join(texts[:200]))
     with gzip.open(tmp_path / "b.txt.gz", "wt") as file:
-        file.write("\n\n".join(texts[1000:]))
+        file.write("\n\n".join(texts[200:]))
     return tmp_path
 
 
@@ -36,7 +36,7 @@ def test_documents_are_shown_as_sentences_and_pieces(corpus, tokenizer):
     ]
     assert first.startswith("document 1: ")
     assert second.startswith("document 2: ")
-    assert "  1000. The quick" in second  # the documents of several sources take turns
+    assert "  200. The quick" in second  # the documents of several sources take turns
     assert table.startswith("estimate, num_workers=1:\nsources  2, ")
 
 

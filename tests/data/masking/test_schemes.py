@@ -145,8 +145,8 @@ def test_targets_are_text_and_inputs_say_what_was_asked(tokenizer, streamed, mas
     assert set(shapes) == common | labels | spans | order
 
 
-def test_spans_are_runs_replaced_alike(corpus, tokenizer):
-    found = rows(small(corpus, tokenizer, "span", "full_sentences", epochs=1, sequence_length=64))
+def test_spans_are_runs_replaced_alike(streamed):
+    found = joined(streamed("span", "full_sentences")[1])
     kinds = {}
     ids, used = unmasked(found), found["mask_weights"] > 0
     for row, slot in zip(*np.nonzero(used), strict=True):
@@ -194,8 +194,8 @@ def test_swapped_halves_are_consecutive_text(tmp_path_factory, write_corpus, tok
     assert np.all((start_b + length_b == start_a)[whole & same])
 
 
-def test_joined_documents_have_a_separator_between_them(corpus, tokenizer, streamed):
-    found = rows(small(corpus, tokenizer, "token", "full_sentences", epochs=1, drop_remainder=True))
+def test_joined_documents_have_a_separator_between_them(tokenizer, streamed):
+    found = joined(streamed("span", "full_sentences")[1])
     ids, length = unmasked(found), found["padding_mask"].sum(axis=1)
     inner = [np.sum(row[1 : n - 1] == tokenizer.sep_id) for row, n in zip(ids, length, strict=True)]
     assert max(inner) >= 1
@@ -225,7 +225,9 @@ def test_two_separators_between_segments(tmp_path, write_corpus, tokenizer_of):
     assert np.all(np.sum(unmasked(lone) == 3, axis=1) == 1)
 
 
-@pytest.mark.parametrize("segments", ["pairs", "full_sentences"])
+@pytest.mark.parametrize(
+    "segments", ["pairs", pytest.param("full_sentences", marks=pytest.mark.slow)]
+)
 def test_static_masks_come_in_turn(corpus, tokenizer, segments):
     epochs = {}
     settings = {"epochs": 5, "batch_size": 1, "static_masks": 2}
@@ -246,6 +248,6 @@ def test_replacement_shares_are_those_asked_for(corpus, tokenizer):
 
 @pytest.mark.parametrize("masking", ["span", pytest.param("phrase", marks=pytest.mark.slow)])
 def test_an_epochs_rows_do_not_depend_on_the_masking(corpus, tokenizer, streamed, masking):
-    expected = unmasked(joined(streamed("token", "single")[1][:4]))
-    found = unmasked(rows(small(corpus, tokenizer, masking, "single"), take=4))
+    expected = unmasked(joined(streamed("token", "doc_sentences")[1][:4]))
+    found = unmasked(rows(small(corpus, tokenizer, masking, "doc_sentences"), take=4))
     assert np.array_equal(found, expected)

@@ -45,6 +45,16 @@ def listed(folder, tokenizer, **changes):
     return list(small(folder, tokenizer, **changes).as_numpy_iterator())
 
 
+@pytest.fixture(scope="module")
+def one_epoch(corpus, tokenizer):
+    return listed(corpus[0], tokenizer, epochs=1)
+
+
+@pytest.fixture(scope="module")
+def two_epochs(corpus, tokenizer):
+    return listed(corpus[0], tokenizer, epochs=2)
+
+
 def opened(folder, **changes):
     """Settings and reader, as `small` hands them to `batches`."""
     others = {"epochs": None, "num_hosts": 1, "host_index": 0, "threads": None}
@@ -89,12 +99,13 @@ def test_shapes_and_types_are_static(corpus, tokenizer):
     }
 
 
-def test_every_token_is_predicted_once_an_epoch_after_the_one_before_it(corpus, tokenizer):
-    folder, bounds = corpus
-    expected = expected_transitions(bounds)
-    assert transitions(listed(folder, tokenizer, epochs=1)) == expected
+def test_every_token_is_predicted_once_an_epoch_after_the_one_before_it(
+    corpus, one_epoch, two_epochs
+):
+    expected = expected_transitions(corpus[1])
+    assert transitions(one_epoch) == expected
     twice = {pair: 2 * count for pair, count in expected.items()}
-    assert transitions(listed(folder, tokenizer, epochs=2)) == twice
+    assert transitions(two_epochs) == twice
 
 
 SENTENCES = st.lists(st.integers(1, 9), min_size=1, max_size=5)
@@ -122,8 +133,8 @@ def test_any_corpus(
     assert len(batches) <= -(-(steps // length + windows) // rows)
 
 
-def test_rows_read_on_from_what_they_predict(corpus, tokenizer):
-    for batch in listed(corpus[0], tokenizer, epochs=1):
+def test_rows_read_on_from_what_they_predict(one_epoch):
+    for batch in one_epoch:
         used = batch["weights"] > 0
         # Weights are 1 from the left on, and what is read next is what was predicted.
         np.testing.assert_array_equal(used, np.sort(used, 1)[:, ::-1])
@@ -195,8 +206,9 @@ def test_resuming_at_every_batch_is_bit_equal(
     assert n == 3 * count - 1
 
 
-def test_resuming_through_the_front_door(corpus, tokenizer):
-    batches = list(small(corpus[0], tokenizer).take(90).as_numpy_iterator())
+def test_resuming_through_the_front_door(corpus, tokenizer, two_epochs):
+    batches = two_epochs[:90]
+    assert len(batches) == 90
     assert batches[-1]["position"][0, 0] > 0
     for n in (13, 80):
         resumed = small(corpus[0], tokenizer, start=batches[n]["position"]).take(9)
@@ -204,16 +216,16 @@ def test_resuming_through_the_front_door(corpus, tokenizer):
             assert_equal(found, expected)
 
 
-def test_a_stream_ends_after_its_epochs_wherever_it_starts(corpus, tokenizer):
-    batches = listed(corpus[0], tokenizer, epochs=2)
+def test_a_stream_ends_after_its_epochs_wherever_it_starts(corpus, tokenizer, two_epochs):
+    batches = two_epochs
     assert len(listed(corpus[0], tokenizer, epochs=2, start=batches[-3]["position"])) == 2
     assert not listed(corpus[0], tokenizer, epochs=2, start=batches[-1]["position"])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("num_hosts", [pytest.param(2, marks=pytest.mark.slow), 3])
-def test_hosts_together_make_the_batches_of_one(corpus, tokenizer, num_hosts):
-    one = listed(corpus[0], tokenizer, epochs=1)
+def test_hosts_together_make_the_batches_of_one(corpus, tokenizer, one_epoch, num_hosts):
+    one = one_epoch
     shares = [
         listed(corpus[0], tokenizer, epochs=1, num_hosts=num_hosts, host_index=host)
         for host in range(num_hosts)

@@ -36,6 +36,21 @@ def stream_of_batches(corpus, tokenizer):
     return list(small(corpus, tokenizer).take(40).as_numpy_iterator())
 
 
+@pytest.fixture(scope="module")
+def two_epochs(corpus, tokenizer):
+    """All batches of two epochs, and the same with rows one by one."""
+    many, single = (small(corpus, tokenizer, epochs=2, **size) for size in ({}, {"batch_size": 1}))
+    return list(many.as_numpy_iterator()), list(single.as_numpy_iterator())
+
+
+@pytest.fixture(scope="module")
+def lone_segments(corpus, tokenizer):
+    """Three epochs, row by row, of full segments without a next one."""
+    settings = {"next_sentence": False, "short_sequence_share": 0.0, "epochs": 3, "batch_size": 1}
+    dataset = small(corpus, tokenizer, **settings)
+    return dataset.element_spec, list(dataset.as_numpy_iterator())
+
+
 def small(corpus, tokenizer, **changes):
     settings = {"sequence_length": 32, "batch_size": 12, "seed": 3, "window_blocks": 8}
     return pretraining_dataset(corpus, tokenizer, **{**settings, **changes})
@@ -58,7 +73,10 @@ class _Opened(Exception):
 
 def rows(dataset, take=None):
     """All rows of the features, without `position`, and the batches' positions."""
-    batches = list(dataset.take(take if take is not None else -1).as_numpy_iterator())
+    return joined(list(dataset.take(take if take is not None else -1).as_numpy_iterator()))
+
+
+def joined(batches):
     names = [name for name in batches[0] if name != "position"]
     joined = {name: np.concatenate([batch[name] for batch in batches]) for name in names}
     for batch in batches:
@@ -85,10 +103,10 @@ def test_shapes_and_types_are_static(corpus, tokenizer):
     }
 
 
-def test_without_next_sentence(corpus, tokenizer):
-    dataset = small(corpus, tokenizer, next_sentence=False, epochs=1, short_sequence_share=0.0)
-    assert set(dataset.element_spec) == FEATURES - {"next_sentence_labels"}
-    found, _ = rows(dataset)
+def test_without_next_sentence(lone_segments):
+    spec, batches = lone_segments
+    assert set(spec) == FEATURES - {"next_sentence_labels"}
+    found, _ = joined([batch for batch in batches if batch["position"][0, 0] == 0])
     assert not found["segment_ids"].any()
     ids = found["token_ids"].copy()
     used = found["mask_weights"] > 0
@@ -98,29 +116,32 @@ def test_without_next_sentence(corpus, tokenizer):
     assert np.array_equal(text, np.arange(5, 5 + len(text)))
     assert len(text) > 6000
     lengths = found["padding_mask"].sum(axis=1)
+    assert lengths.all()
     for row, length in zip(ids, lengths, strict=True):
-        if length:
-            assert row[0] == 2
-            assert row[length - 1] == 3
-            assert np.all(np.diff(row[1 : length - 1]) == 1)
+        assert row[0] == 2
+        assert row[length - 1] == 3
+        assert np.all(np.diff(row[1 : length - 1]) == 1)
     assert np.mean(lengths == 32) > 0.7
 
 
 @pytest.mark.parametrize(
-    ("num_hosts", "drop_remainder"),
-    [(2, False), pytest.param(4, True, marks=pytest.mark.slow)],
+    ("num_hosts", "hosts", "drop_remainder"),
+    [
+        (2, [1], False),
+        pytest.param(2, [0], False, marks=pytest.mark.slow),
+        pytest.param(4, range(4), True, marks=pytest.mark.slow),
+    ],
 )
-def test_hosts_together_make_the_batches_of_one(corpus, tokenizer, num_hosts, drop_remainder):
+def test_hosts_together_make_the_batches_of_one(
+    corpus, tokenizer, two_epochs, num_hosts, hosts, drop_remainder
+):
     settings = {"epochs": 2, "drop_remainder": drop_remainder}
-    one = list(small(corpus, tokenizer, **settings).as_numpy_iterator())
-    shares = []
-    for host in range(num_hosts):
-        share = small(corpus, tokenizer, num_hosts=num_hosts, host_index=host, **settings)
-        shares.append(list(share.as_numpy_iterator()))
-    assert {len(share) for share in shares} == {len(one)}
-    for batch, *parts in zip(one, *shares, strict=True):
-        together = {name: np.concatenate([part[name] for part in parts]) for name in batch}
-        assert_equal(together, batch)
+    one = two_epochs[0][:-1] if drop_remainder else two_epochs[0]
+    size = 12 // num_hosts
+    for host in hosts:
+        own = small(corpus, tokenizer, num_hosts=num_hosts, host_index=host, **settings)
+        for batch, share in zip(one, own.as_numpy_iterator(), strict=True):
+            assert_equal(share, {k: x[host * size : (host + 1) * size] for k, x in batch.items()})
 
 
 @pytest.mark.parametrize(
@@ -131,6 +152,7 @@ def test_hosts_together_make_the_batches_of_one(corpus, tokenizer, num_hosts, dr
         pytest.param(400, 64, 6, id="batches over epochs", marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.slow
 def test_resuming_at_every_batch_is_bit_equal(corpus, tokenizer, batch_size, window_blocks, count):
     settings = {"batch_size": batch_size, "window_blocks": window_blocks}
     batches = list(small(corpus, tokenizer, **settings).take(count + 3).as_numpy_iterator())
@@ -185,16 +207,15 @@ def test_after_the_last_window_comes_the_next_epoch(corpus, tokenizer):
     assert start == (1, 0, 0)
 
 
-def test_a_start_is_free_of_the_batch_size(corpus, tokenizer):
-    expected, positions = rows(small(corpus, tokenizer, batch_size=40), take=5)
-    found, _ = rows(small(corpus, tokenizer, batch_size=8, start=positions[2]), take=10)
+def test_a_start_is_free_of_the_batch_size(corpus, tokenizer, stream_of_batches):
+    expected, positions = joined(stream_of_batches)
+    found, _ = rows(small(corpus, tokenizer, batch_size=8, start=positions[9]), take=10)
     assert_equal(found, {name: value[120:200] for name, value in expected.items()})
 
 
-def test_every_epoch_has_new_masks(corpus, tokenizer):
-    settings = {"next_sentence": False, "short_sequence_share": 0.0, "epochs": 3, "batch_size": 1}
+def test_every_epoch_has_new_masks(lone_segments):
     epochs = [set(), set(), set()]
-    for batch in small(corpus, tokenizer, **settings).as_numpy_iterator():
+    for batch in lone_segments[1]:
         # The full segments are the same in each epoch: what differs is the masks.
         if batch["padding_mask"].all():
             masked = zip(batch["mask_positions"][0], batch["mask_ids"][0], strict=True)
@@ -203,13 +224,13 @@ def test_every_epoch_has_new_masks(corpus, tokenizer):
     assert len(set.union(*epochs)) == 3 * len(epochs[0])
 
 
-def test_every_epoch_has_new_pairs(corpus, tokenizer):
+def test_every_epoch_has_new_pairs(two_epochs):
     epochs = [set(), set()]
-    settings = {"epochs": 2, "batch_size": 1, "masked_share": 0.01}
-    for batch in small(corpus, tokenizer, **settings).as_numpy_iterator():
-        epochs[batch["position"][0, 0]].add(
-            tuple(batch["token_ids"][0, batch["segment_ids"][0] > 0])
-        )
+    for batch in two_epochs[1]:
+        ids, used = batch["token_ids"][0].copy(), batch["mask_weights"][0] > 0
+        ids[batch["mask_positions"][0, used]] = batch["mask_ids"][0, used]
+        epochs[batch["position"][0, 0]].add(tuple(ids))
+    assert min(map(len, epochs)) > 100
     assert len(epochs[0] & epochs[1]) < 0.1 * len(epochs[0])
 
 
@@ -218,11 +239,10 @@ def test_another_seed_gives_other_rows(corpus, tokenizer, stream_of_batches):
     assert not np.array_equal(stream_of_batches[0]["token_ids"], other["token_ids"])
 
 
-def test_the_last_batch_is_filled_with_rows_of_no_weight(corpus, tokenizer):
-    kept, _ = rows(small(corpus, tokenizer, epochs=1, batch_size=50))
-    every, _ = rows(small(corpus, tokenizer, epochs=1, batch_size=1))
+def test_the_last_batch_is_filled_with_rows_of_no_weight(two_epochs):
+    (kept, _), (every, _) = map(joined, two_epochs)
     count = len(every["token_ids"])
-    assert len(kept["token_ids"]) == -(-count // 50) * 50 > count
+    assert len(kept["token_ids"]) == -(-count // 12) * 12 > count
     assert_equal({name: value[:count] for name, value in kept.items()}, every)
     assert all(not value[count:].any() for value in kept.values())
     assert every["padding_mask"][:, 0].all()

@@ -49,6 +49,20 @@ def small(corpus, tokenizer, **changes):
     return language_model_dataset(corpus, tokenizer, **settings)
 
 
+def listed(corpus, tokenizer, **changes):
+    return list(small(corpus, tokenizer, **changes).as_numpy_iterator())
+
+
+@pytest.fixture(scope="module")
+def one_epoch(corpus, tokenizer):
+    return listed(corpus, tokenizer, epochs=1)
+
+
+@pytest.fixture(scope="module")
+def two_epochs(corpus, tokenizer):
+    return listed(corpus, tokenizer, epochs=2)
+
+
 def opened(corpus, **changes):
     """Settings and reader, as `small` hands them to `batches`."""
     settings = {"sequence_length": 7, "batch_size": 6, "seed": 3, "window_blocks": 5}
@@ -124,8 +138,8 @@ def test_shapes_and_types_are_static(corpus, tokenizer):
     }
 
 
-def test_batches_are_those_of_the_definition(corpus, tokenizer):
-    batches = list(small(corpus, tokenizer, epochs=2).as_numpy_iterator())
+def test_batches_are_those_of_the_definition(corpus, tokenizer, two_epochs):
+    batches = two_epochs
     _, reader = opened(corpus)
     expected = expected_batches(reader, batch_size=6, sequence_length=7, epochs=2)
     assert reader.windows > 2
@@ -157,9 +171,9 @@ def test_any_corpus(tmp_path_factory, write_corpus, documents, rows, length, win
 
 
 @pytest.mark.parametrize("prefix", DIRECTIONS, ids=["forward", "backward"])
-def test_every_word_is_read_once_and_predicted_once_an_epoch(corpus, tokenizer, prefix):
+def test_every_word_is_read_once_and_predicted_once_an_epoch(corpus, tokenizer, one_epoch, prefix):
     read, predicted = collections.Counter(), collections.Counter()
-    for batch in small(corpus, tokenizer, epochs=1).as_numpy_iterator():
+    for batch in one_epoch:
         read.update(read_words(batch, prefix, tokenizer).ravel().tolist())
         predicted.update(batch[f"{prefix}targets"][batch[f"{prefix}weights"] > 0].tolist())
     split = manifest.read_manifest(corpus).split("train")
@@ -171,10 +185,10 @@ def test_every_word_is_read_once_and_predicted_once_an_epoch(corpus, tokenizer, 
 
 
 @pytest.mark.parametrize("prefix", DIRECTIONS, ids=["forward", "backward"])
-def test_rows_continue_where_the_batch_before_ended(corpus, tokenizer, prefix):
+def test_rows_continue_where_the_batch_before_ended(tokenizer, one_epoch, prefix):
     begin, end = (CLS, SEP) if prefix == "" else (SEP, CLS)
     before, seen = None, 0
-    for batch in small(corpus, tokenizer, epochs=1).as_numpy_iterator():
+    for batch in one_epoch:
         words = read_words(batch, prefix, tokenizer)
         if before is not None and before["position"][0, 1] == batch["position"][0, 1]:
             for row in np.flatnonzero(batch[f"{prefix}weights"][:, 0]):
@@ -203,14 +217,12 @@ def test_words_have_their_letters(tmp_path, write_corpus):
     assert batch["weights"].tolist() == batch["reverse_weights"].tolist() == [[1, 1, 1, 1, 0]]
 
 
-def test_rare_words_are_unknown_as_targets_alone(corpus, tokenizer):
-    every = list(small(corpus, tokenizer, epochs=1).as_numpy_iterator())
-    bounded = list(small(corpus, tokenizer, epochs=1, target_vocabulary=1000).as_numpy_iterator())
-    for one, other in zip(every, bounded, strict=True):
-        for prefix in DIRECTIONS:
-            targets = one[f"{prefix}targets"]
-            one[f"{prefix}targets"] = np.where(targets < 1000, targets, UNK)
-        assert_equal(other, one)
+def test_rare_words_are_unknown_as_targets_alone(corpus, tokenizer, one_epoch):
+    bounded = listed(corpus, tokenizer, epochs=1, target_vocabulary=1000)
+    for one, other in zip(one_epoch, bounded, strict=True):
+        names = [f"{prefix}targets" for prefix in DIRECTIONS]
+        targets = {name: np.where(one[name] < 1000, one[name], UNK) for name in names}
+        assert_equal(other, one | targets)
     assert {UNK, 999} < set(np.concatenate([x["targets"] for x in bounded]).ravel())
 
 
@@ -249,8 +261,9 @@ def test_resuming_at_every_batch_is_bit_equal(
     assert len({tuple(start[:2]) for start in starts}) > (sequence_length > 1)
 
 
-def test_resuming_through_the_front_door(corpus, tokenizer):
-    batches = list(small(corpus, tokenizer).take(90).as_numpy_iterator())
+def test_resuming_through_the_front_door(corpus, tokenizer, two_epochs):
+    batches = two_epochs[:90]
+    assert len(batches) == 90
     assert batches[-1]["position"][0, 0] > 0
     for n in (13, 80):
         resumed = small(corpus, tokenizer, start=batches[n]["position"]).take(9)
@@ -262,8 +275,8 @@ def test_resuming_through_the_front_door(corpus, tokenizer):
     assert again["begins"].all()
 
 
-def test_a_stream_ends_after_its_epochs_wherever_it_starts(corpus, tokenizer):
-    batches = list(small(corpus, tokenizer, epochs=2).as_numpy_iterator())
+def test_a_stream_ends_after_its_epochs_wherever_it_starts(corpus, tokenizer, two_epochs):
+    batches = two_epochs
     resumed = small(corpus, tokenizer, epochs=2, start=batches[-3]["position"]).as_numpy_iterator()
     assert len(list(resumed)) == 2
     done = small(corpus, tokenizer, epochs=2, start=batches[-1]["position"]).as_numpy_iterator()

@@ -10,7 +10,6 @@ from kbert.data.masking.schemes import MASKING_SCHEMES
 from tests.data.pretraining.test_dataset import (  # noqa: F401  # fixtures
     assert_equal,
     corpus,
-    rows,
     small,
     tokenizer,
 )
@@ -28,14 +27,21 @@ def whole(corpus, tokenizer):  # noqa: F811
     return batches(small(corpus, tokenizer, **SCHEDULE), 24)
 
 
+@pytest.fixture(scope="module")
+def at_the_end(corpus, tokenizer):  # noqa: F811
+    """Batches of the share at which the schedule ends."""
+    return batches(small(corpus, tokenizer, masked_share=END), STEPS + 1)
+
+
 def share(number):
     return BEGIN + (END - BEGIN) * min(number, STEPS) / STEPS
 
 
-def test_each_batch_is_that_of_its_share(corpus, tokenizer, whole):  # noqa: F811
+def test_each_batch_is_that_of_its_share(corpus, tokenizer, whole, at_the_end):  # noqa: F811
     counts = [batch["mask_weights"].sum() for batch in whole]
-    for number in (7, 20):  # as it falls, and at its end
-        lone = batches(small(corpus, tokenizer, masked_share=share(number)), number + 1)[number]
+    falling = batches(small(corpus, tokenizer, masked_share=share(7)), 8)
+    assert share(20) == END
+    for number, lone in ((7, falling[7]), (20, at_the_end[20])):
         here = whole[number]
         assert here["mask_positions"].shape == (12, 11)  # of the largest share
         used = lone["mask_weights"].shape[1]
@@ -107,10 +113,15 @@ def test_packed_rows_are_the_same_at_every_share(corpus, tokenizer):  # noqa: F8
     assert found[21]["mask_weights"].sum() < 0.6 * steady[21]["mask_weights"].sum()
 
 
-def test_a_share_that_stays_is_a_stream_without_a_schedule(corpus, tokenizer):  # noqa: F811
-    steady = {"masked_share": 0.2, "final_masked_share": 0.2, "share_steps": 3}
-    scheduled, _ = rows(small(corpus, tokenizer, **steady), 10)
-    assert_equal(scheduled, rows(small(corpus, tokenizer, masked_share=0.2), 10)[0])
+def test_a_share_that_stays_is_a_stream_without_a_schedule(
+    corpus,  # noqa: F811
+    tokenizer,  # noqa: F811
+    at_the_end,
+):
+    steady = {"masked_share": END, "final_masked_share": END, "share_steps": 3}
+    scheduled = batches(small(corpus, tokenizer, **steady), 10)
+    for one, other in zip(scheduled, at_the_end[:10], strict=True):
+        assert_equal(one, other)
 
 
 def test_what_does_not_fit_is_refused(corpus, tokenizer):  # noqa: F811

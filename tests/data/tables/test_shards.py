@@ -16,6 +16,7 @@ from kbert.data.tables.shards import FILE_NAME, read_rows, write_rows
 from kbert.data.tables.table import Table
 
 SETTINGS = hypothesis.settings(max_examples=8, deadline=None)
+OPTIONS = {"batch_size": 8, "seed": 2, "epochs": 2}  # 13 batches an epoch, 2 a window
 IDENTITY = {"task": {"kind": "letters", "max_length": 8}, "tokenizer": {"checksum": "abc"}}
 
 
@@ -46,12 +47,36 @@ def make_texts(count=100, seed=0):
     return ["".join(random.choice(list("abc"), random.integers(0, 40))) for _ in range(count)]
 
 
+def make_small(patch):
+    patch.setattr(shards, "BLOCK_ROWS", 4)
+    patch.setattr(shards, "WINDOW_ROWS", 20)
+    patch.setattr(shards, "SHARD_BYTES", 20_000)
+
+
 @pytest.fixture
 def small(monkeypatch):
     """Blocks of 4 rows, windows of 5 blocks, a shard for two parts or three."""
-    monkeypatch.setattr(shards, "BLOCK_ROWS", 4)
-    monkeypatch.setattr(shards, "WINDOW_ROWS", 20)
-    monkeypatch.setattr(shards, "SHARD_BYTES", 20_000)
+    make_small(monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def stored_and_batches(tmp_path_factory):
+    """A folder that no test changes, and the batches of `OPTIONS`."""
+    folder = tmp_path_factory.mktemp("stored") / "rows"
+    with pytest.MonkeyPatch.context() as patch:
+        make_small(patch)
+        write_rows(folder, tables(make_texts()), rows_of, IDENTITY)
+        return folder, batches(read_rows(folder), **OPTIONS)
+
+
+@pytest.fixture
+def stored(small, stored_and_batches):
+    return stored_and_batches[0]
+
+
+@pytest.fixture
+def whole(stored_and_batches):
+    return stored_and_batches[1]
 
 
 @pytest.fixture
@@ -110,10 +135,12 @@ def test_one_window_gives_the_batches_of_memory(tmp_path):
     assert_same(batches(rows, **options), batches(rows_of(Table({"text": texts})), **options))
 
 
-@pytest.mark.parametrize("size", [1, 3, 8, 20, 64, 200])
-def test_every_row_once_an_epoch_in_another_order(folder, size):
-    rows = read_rows(folder)
-    assert repr(rows) == f"StoredRows({len(rows)} rows of {rows.num_examples} examples in {folder})"
+@pytest.mark.parametrize(
+    "size", [1, 20, 200, *(pytest.param(x, marks=pytest.mark.slow) for x in (3, 8, 64))]
+)
+def test_every_row_once_an_epoch_in_another_order(stored, size):
+    rows = read_rows(stored)
+    assert repr(rows) == f"StoredRows({len(rows)} rows of {rows.num_examples} examples in {stored})"
     wanted = rows_of(Table({"text": make_texts()}))
     steps = -(-100 // size)
     found = batches(rows, batch_size=size, seed=5, epochs=2)
@@ -125,35 +152,35 @@ def test_every_row_once_an_epoch_in_another_order(folder, size):
         assert batch["ids"].shape[0] == len(batch["rows"]) == size
         assert batch["labels"].tolist() == wanted.dense["labels"][batch["rows"]].tolist()
         assert batch["position"].tolist() == [[number // steps, number % steps, 0]] * size
-    again = batches(read_rows(folder), batch_size=size, seed=5, epochs=2)
-    assert_same(again, found)
-    if size < 100:
-        other = batches(rows, batch_size=size, seed=6, epochs=1)
-        assert real(other) != real(found[:steps])
 
 
-def test_rows_of_all_the_data_meet_in_a_window(folder):
+def test_orders_follow_from_the_seed(stored, whole):
+    """And the batches of a stream that does not end are the same."""
+    endless = bucketed_batches(read_rows(stored), assemble, batch_size=8, seed=2)
+    assert_same(list(endless.take(30).as_numpy_iterator())[:26], whole)
+    other = batches(read_rows(stored), batch_size=8, seed=6, epochs=1)
+    assert real(other) != real(whole[:13])
+
+
+def test_rows_of_all_the_data_meet_in_a_window(stored, whole):
     """In files that are sorted, as by their labels, a window must not be of one label."""
-    first = real(batches(read_rows(folder), batch_size=20, epochs=1)[:1])
+    first = real(whole[:2])
     assert max(first) - min(first) > 40
-    kept = batches(read_rows(folder), batch_size=10, shuffle=False, by_length=False, epochs=1)
+    kept = batches(read_rows(stored), batch_size=10, shuffle=False, by_length=False, epochs=1)
     assert real(kept) == list(range(100))
 
 
-@pytest.mark.parametrize("stop", [1, 2, 3, 6, 13, 14, 25])
-def test_a_restart_resumes_bit_equal(folder, stop):
-    options = {"batch_size": 8, "seed": 2, "epochs": 2}  # 13 batches an epoch, 2 a window
-    whole = batches(read_rows(folder), **options)
-    rest = batches(read_rows(folder), start=whole[stop - 1]["position"][0], **options)
+# In a window and at its end, at the end of an epoch, and before the last batch of all.
+@pytest.mark.parametrize(
+    "stop", [1, 2, 13, 25, *(pytest.param(x, marks=pytest.mark.slow) for x in (3, 6, 14))]
+)
+def test_a_restart_resumes_bit_equal(stored, whole, stop):
+    rest = batches(read_rows(stored), start=whole[stop - 1]["position"][0], **OPTIONS)
     assert_same(rest, whole[stop:])
-    endless = bucketed_batches(read_rows(folder), assemble, batch_size=8, seed=2)
-    assert_same(list(endless.take(30).as_numpy_iterator())[:26], whole)
 
 
-def test_hosts_share_the_batches_of_one(folder):
-    options = {"batch_size": 8, "seed": 2, "epochs": 1}
-    whole = batches(read_rows(folder), **options)
-    parts = [batches(read_rows(folder), num_hosts=2, host_index=host, **options) for host in (0, 1)]
+def test_hosts_share_the_batches_of_one(stored, whole):
+    parts = [batches(read_rows(stored), num_hosts=2, host_index=host, **OPTIONS) for host in (0, 1)]
     joined = [
         {name: np.concatenate([one[name], other[name]]) for name in one}
         for one, other in zip(*parts, strict=True)

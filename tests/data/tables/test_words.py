@@ -16,6 +16,20 @@ TEXTS = st.text(st.one_of(st.sampled_from(WHITE + "aé\u200b\0💡"), st.charact
 SENTENCES = st.lists(st.lists(st.integers(1, 9), max_size=30), max_size=5)
 
 
+# As in a pipeline, and traced once for many examples.
+traced_split = tf.function(
+    split_at_white_space, input_signature=[tf.TensorSpec([None], tf.string)], autograph=False
+)
+traced_windows = tf.function(
+    lambda *arguments: vars(word_windows(*arguments)),
+    input_signature=[
+        tf.RaggedTensorSpec([None, None, None], tf.int32),
+        *[tf.TensorSpec([], tf.int64)] * 2,
+    ],
+    autograph=False,
+)
+
+
 def in_python(text):
     """(word, start, end) of a text."""
     words, start = [], None
@@ -32,7 +46,7 @@ def in_python(text):
 @given(texts=st.lists(TEXTS, max_size=6))
 @settings(max_examples=60, deadline=None)
 def test_words_and_their_places(texts):
-    columns = [x.to_list() for x in split_at_white_space(tf.constant(texts, tf.string))]
+    columns = [x.to_list() for x in traced_split(tf.constant(texts, tf.string))]
     found = [list(zip(*row, strict=True)) for row in zip(*columns, strict=True)]
     assert found == [in_python(text) for text in texts]
 
@@ -89,9 +103,9 @@ def one_by_one(rows, length, overlap):
 def test_windows_are_those_found_word_by_word(sentences, length, overlap):
     overlap = min(overlap, length - 1)
     rows, pieces = numbered(sentences)
-    found = word_windows(pieces, length, overlap)
-    columns = [found.ids, found.places, found.words]
-    columns = [x.to_list() for x in columns] + [found.sentences.numpy().tolist()]
+    found = traced_windows(pieces, length, overlap)
+    columns = [found[name].to_list() for name in ("ids", "places", "words")]
+    columns += [found["sentences"].numpy().tolist()]
     assert list(zip(*columns, strict=True)) == one_by_one(rows, length, overlap)
     held = [word for window in columns[2] for word in window]
     assert sorted(set(held)) == list(range(sum(map(len, sentences))))  # every word is in one
