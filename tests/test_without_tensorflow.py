@@ -26,7 +26,9 @@ sys.modules.pop("jax", None)  # which `LIGHT` hides
 """
 TENSORFLOW = BLOCKED.format(names=("tensorflow", "tensorflow_text", "tensorflow_datasets"))
 KERAS_TOO = BLOCKED.format(names=("tensorflow", "tensorflow_text", "keras", "jax"))
-FIT = {"epochs": 3, "batch_size": 2, "learning_rate": 1e-3, "verbose": 0}
+FIT = {"epochs": 3, "batch_size": 4, "learning_rate": 1e-3, "verbose": 0}
+# What runs a few times is not worth optimizing.
+QUICK = {"KERAS_BACKEND": "jax", "XLA_FLAGS": "--xla_backend_optimization_level=0"}
 TEXTS = ["the quick fox", "a Dog, they don't!", "", "the king " * 30]
 
 
@@ -55,7 +57,8 @@ def test_every_module_imports():
 
 @pytest.fixture(scope="module")
 def classifier(tiny_vocabulary):
-    config = tiny_config(vocabulary_size=len(tiny_vocabulary), max_positions=32)
+    sizes = {"vocabulary_size": len(tiny_vocabulary), "max_positions": 32, "num_layers": 1}
+    config = tiny_config(**sizes)
     tokenizer = kbert.WordPieceTokenizer(tiny_vocabulary)
     task = tasks.TextClassifier(kbert.Encoder(config), tokenizer, ["ham", "spam"])
     randomise(task)
@@ -89,7 +92,7 @@ trained.compile(kbert.training.AdamW(1e-2))
 found["losses"] = trained.fit(batch, epochs=4, verbose=0).history["loss"]
 print(json.dumps(found))
 """
-    found = json.loads(run_code(TENSORFLOW + code, KERAS_BACKEND="jax").splitlines()[-1])
+    found = json.loads(run_code(TENSORFLOW + code, **QUICK).splitlines()[-1])
     for given, name in ((TEXTS, "texts"), (pairs, "pairs")):
         for wanted, answer in zip(classifier.predict(given), found[name], strict=True):
             assert answer["label"] == wanted["label"]

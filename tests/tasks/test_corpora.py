@@ -52,6 +52,7 @@ class StopAt(keras.callbacks.Callback):
             signal.raise_signal(signal.SIGTERM)
 
 
+@pytest.mark.slow
 def test_a_run_in_two_calls_is_a_run(shards, tokenizer, tmp_path):
     """It stops in the first phase, and all that follows is as in one call: the weights too."""
     settings = {**RUN, "learning_rate": 1e-3, "evaluate_every": 6, "evaluation_steps": 2}
@@ -68,17 +69,20 @@ def test_a_run_in_two_calls_is_a_run(shards, tokenizer, tmp_path):
     assert resumed.evaluations == history.evaluations
     assert [x["step"] for x in history.evaluations] == [6, 12]
     assert weights(again) == weights(whole)
-    record = json.loads((tmp_path / "whole" / "run.json").read_text())
+
+
+def test_other_settings_of_a_run_are_refused(shards, tokenizer, tmp_path):
+    settings = {"steps": 2, "batch_size": 4, "sequence_length": 16, "learning_rate": 1e-3}
+    make_task(tokenizer).fit(shards, **settings, model_dir=tmp_path, verbose=0)
+    record = json.loads((tmp_path / "run.json").read_text())
     assert record["task"]["kind"] == "pretrain"
     assert record["settings"]["learning_rate"] == 1e-3
     assert record["encoder"]["vocabulary_size"] == tokenizer.vocabulary_size
     with pytest.raises(ValueError, match=r"settings.learning_rate was 0.001, is 0.01$"):
-        make_task(tokenizer).fit(
-            shards, **{**settings, "learning_rate": 1e-2}, model_dir=tmp_path / "whole"
-        )
+        make_task(tokenizer).fit(shards, **{**settings, "learning_rate": 1e-2}, model_dir=tmp_path)
     other = make_task(tokenizer, next_sentence=False)
     with pytest.raises(ValueError, match=r"task.next_sentence was True, is False"):
-        other.fit(shards, **settings, model_dir=tmp_path / "whole")
+        other.fit(shards, **settings, model_dir=tmp_path)
 
 
 def test_a_program_and_fit_train_alike(shards, tokenizer, tmp_path):

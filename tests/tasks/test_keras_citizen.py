@@ -97,7 +97,7 @@ def trained(config, tokenizer, data, *labels, **options):
     keras.utils.set_random_seed(1)
     encoder = kbert.Encoder(config)
     task = tasks.TextClassifier(encoder, tokenizer, ["no", "yes"], dropout=0.0)
-    settings = {"epochs": 1, "batch_size": 4, "learning_rate": 1e-2, "warmup_share": 0.0}
+    settings = {"epochs": 1, "batch_size": 8, "learning_rate": 1e-2, "warmup_share": 0.0}
     task.fit(data, *labels, verbose=0, by_length=False, **settings, **options)
     return weights(task)
 
@@ -119,13 +119,10 @@ def test_an_array_a_column_and_numbers_out_of_a_file_are_the_same(config, tokeni
     written = trained(config, tokenizer, table, sample_weight="weight")
     assert same(by_array, by_column)
     assert same(by_array, written)
-    assert not same(by_array, trained(config, tokenizer, TEXTS, LABELS))
 
 
 def test_weights_of_examples_and_of_classes_multiply(config, tokenizer):
     doubled = [2.0 if label == "yes" else 1.0 for label in LABELS]
-    by_class = trained(config, tokenizer, TEXTS, LABELS, class_weights={"yes": 2.0})
-    assert same(by_class, trained(config, tokenizer, TEXTS, LABELS, sample_weight=doubled))
     both = trained(
         *(config, tokenizer, TEXTS, LABELS), class_weights={"yes": 2.0}, sample_weight=doubled
     )
@@ -200,11 +197,14 @@ def callbacks(folder):
     }
 
 
-@pytest.mark.parametrize("name", callbacks(""))
-def test_callbacks_of_keras_are_followed(classifier, name, tmp_path):
-    callback = callbacks(tmp_path)[name]
-    history = classifier.fit(TEXTS, LABELS, epochs=2, batch_size=4, verbose=0, callbacks=[callback])
+def test_callbacks_of_keras_are_followed(classifier, tmp_path):
+    given = callbacks(tmp_path)
+    options = {"epochs": 2, "batch_size": 4, "verbose": 0, "callbacks": [*given.values()]}
+    history = classifier.fit(TEXTS, LABELS, **options)
     assert len(history.history["loss"]) == 2
+    assert {path.name for path in tmp_path.iterdir()} == {
+        *("1.weights.h5", "2.weights.h5", "log.csv")
+    }
 
 
 @pytest.mark.parametrize(

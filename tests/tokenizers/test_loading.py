@@ -208,7 +208,7 @@ def test_longer_words_are_unknown_where_the_file_says_so(tmp_path, length):
     ("folder_class", "model_type"),
     [
         ("BertTokenizer", None),
-        ("DistilBertTokenizerFast", None),
+        pytest.param("DistilBertTokenizerFast", None, marks=pytest.mark.slow),
         ("TokenizersBackend", "bert"),
         ("ConvBertTokenizer", None),
         (None, "bert"),

@@ -94,7 +94,7 @@ def test_prompts_stand_before_queries_and_documents(config, tokenizer):
     ],
     ids=lambda x: x.get("objective", "") if isinstance(x, dict) else "",
 )
-def test_it_learns_from_each_kind_of_data(config, tokenizer, data, labels, options):
+def test_it_learns_from_each_kind_of_data(config, tokenizer, data, labels, options, caplog):
     dropout = 0.1 if data is TEXTS else 0.0
     task = make(config, tokenizer, dropout=dropout, **options)
     before = task.evaluate(data, labels, verbose=0)
@@ -103,6 +103,7 @@ def test_it_learns_from_each_kind_of_data(config, tokenizer, data, labels, optio
     )
     losses = history.history["contrast"]
     assert losses[-1] < 0.9 * losses[0]
+    assert "the encoder has no dropout" not in caplog.text
     if options.get("objective") == "angle":
         return  # whose order is not that of cosines
     after = task.evaluate(data, labels, verbose=0)
@@ -206,7 +207,7 @@ def test_vectors_are_computed_twice_with_the_same_dropout(config, tokenizer, mir
     assert min(spread for _, spread in seen) > 1e-3  # dropout makes two of a text
 
 
-@pytest.mark.parametrize("dropout", [0.0, 0.1])
+@pytest.mark.parametrize("dropout", [0.0, pytest.param(0.1, marks=pytest.mark.slow)])
 def test_texts_alone_without_dropout_are_warned_of(config, tokenizer, caplog, dropout):
     make(config, tokenizer, dropout=dropout).fit(TEXTS, epochs=1, verbose=0)
     assert ("the encoder has no dropout" in caplog.text) == (dropout == 0)
@@ -239,7 +240,14 @@ def test_variables_are_what_they_were(config, tokenizer):
     assert any(isinstance(layer, Dropout) for layer in task._flatten_layers())
 
 
-@pytest.mark.parametrize("data", [PAIRS, TRIPLETS, TEXTS], ids=["pairs", "triplets", "texts"])
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param(PAIRS, id="pairs", marks=pytest.mark.slow),
+        pytest.param(TRIPLETS, id="triplets"),
+        pytest.param(TEXTS, id="texts"),
+    ],
+)
 def test_a_runtime_with_a_text_a_row_answers_and_measures_all(config, tokenizer, data):
     task = make(config, tokenizer)
     vectors, measured = task.predict(data), task.evaluate(data, verbose=0)

@@ -237,8 +237,15 @@ def gpt2_tokenizer():
     return kbert.BytePairTokenizer([*CHARACTERS, "<|endoftext|>"], [])
 
 
-@pytest.mark.parametrize("format", ["kbert", "huggingface"])
-@pytest.mark.parametrize("block", ["pre_norm", "post_norm"])
+@pytest.mark.parametrize(
+    ("block", "format"),
+    [
+        ("pre_norm", "huggingface"),
+        ("post_norm", "kbert"),
+        pytest.param("pre_norm", "kbert", marks=pytest.mark.slow),
+        pytest.param("post_norm", "huggingface", marks=pytest.mark.slow),
+    ],
+)
 def test_a_new_head_on_a_folder_of_a_decoder(format, block, tmp_path):
     tokenizer = gpt2_tokenizer()
     decoder = make_decoder(tokenizer, block=block, intermediate_size=128)

@@ -25,11 +25,12 @@ ENDINGS = {
 }
 AGAIN = ("xlm-roberta", "camembert")  # RoBERTa's, once more
 MODEL_TYPES = [name for name in ARCHITECTURES if name not in AGAIN]
-# Each type and each kind once in the quick tests, and where two types have heads of their own.
-QUICK = [("bert", kind) for kind in ENDINGS] + [(name, next(iter(ENDINGS))) for name in MODEL_TYPES]
+# In the quick tests each kind once, and the types that differ most in the names of their heads.
+DIFFERENT = ("roberta", "distilbert", "electra", "deberta-v2", "xlnet", "modernbert")
+QUICK = [("bert", kind) for kind in ENDINGS] + [(name, tasks.TextClassifier) for name in DIFFERENT]
 QUICK += [("electra", tasks.MultipleChoice), ("modernbert", tasks.QuestionAnswerer)]
-# Global tokens are others in each.
-QUICK += [("longformer", tasks.QuestionAnswerer), ("longformer", tasks.MultipleChoice)]
+# Global tokens are others in each, see tests/tasks/test_global_tokens.py too.
+QUICK += [("longformer", tasks.QuestionAnswerer)]
 # Of XLNet's answers and choices see test_xlnet_tasks.py: padding before a text is none of kbert's.
 CASES = [
     (name, kind)
@@ -126,7 +127,7 @@ def test_logits_are_those_of_transformers_there_and_back(tmp_path, tokenizer, mo
 @pytest.mark.parametrize(
     ("problem_type", "outputs", "kind", "multi_label"),
     [
-        (None, 2, tasks.TextClassifier, False),
+        pytest.param(None, 2, tasks.TextClassifier, False, marks=pytest.mark.slow),
         (None, 1, tasks.TextRegressor, None),  # a cross-encoder
         ("regression", 1, tasks.TextRegressor, None),
         ("single_label_classification", 2, tasks.TextClassifier, False),
@@ -182,17 +183,18 @@ def test_a_problem_that_transformers_does_not_know_is_refused(tmp_path, tokenize
 # model_type, kind of task, the key of the config there.
 HEAD_DROPOUTS = [
     ("bert", tasks.TextClassifier, "classifier_dropout"),
-    ("bert", tasks.MultipleChoice, "classifier_dropout"),
-    ("roberta", tasks.TokenClassifier, "classifier_dropout"),
     ("albert", tasks.TextClassifier, "classifier_dropout_prob"),
     ("electra", tasks.MultipleChoice, "summary_last_dropout"),
     ("distilbert", tasks.TextClassifier, "seq_classif_dropout"),
+    # The key again with other heads.
+    ("bert", tasks.MultipleChoice, "classifier_dropout"),
+    ("roberta", tasks.TokenClassifier, "classifier_dropout"),
 ]
 
 
 @pytest.mark.parametrize(
     ("model_type", "kind", "key"),
-    HEAD_DROPOUTS,
+    [*HEAD_DROPOUTS[:4], *(pytest.param(*x, marks=pytest.mark.slow) for x in HEAD_DROPOUTS[4:])],
     ids=lambda x: x if isinstance(x, str) else x.__name__,
 )
 def test_the_head_s_dropout_is_read_and_written_back(tmp_path, tokenizer, model_type, kind, key):
@@ -257,9 +259,11 @@ def test_kbert_s_own_folders_say_which_task_they_hold(tmp_path, config, tokenize
 
 @pytest.mark.parametrize(
     ("model_type", "activation"),
-    [("bert", "tanh"), ("albert", "tanh"), ("roberta", "tanh"), ("distilbert", "relu"),
-     ("electra", "gelu")],
-)  # fmt: skip
+    [
+        *(("roberta", "tanh"), ("distilbert", "relu"), ("electra", "gelu")),
+        *(pytest.param(x, "tanh", marks=pytest.mark.slow) for x in ("bert", "albert")),
+    ],
+)
 def test_a_new_head_on_any_encoder(tmp_path, tokenizer, model_type, activation):
     """Of a masked language model, which has no pooler: it is drawn too, as that family has it."""
     saved(tmp_path / "theirs", tokenizer, model_type, "ForMaskedLM")

@@ -63,11 +63,12 @@ def weights(multi):
     return [to_numpy(x.value) for x in multi.weights]
 
 
+@pytest.mark.usefixtures("eagerly")
 def test_one_task_is_trained_as_by_itself(config, tokenizer):
     multi = make(config, tokenizer, ["colour"], dropout=0.1)
-    together = multi.fit({"colour": colours(30)}, epochs=2, **FIT)
+    together = multi.fit({"colour": colours(14)}, epochs=2, **FIT)
     alone = make(config, tokenizer, ["colour"], dropout=0.1).tasks["colour"]
-    single = alone.fit(*colours(30), epochs=2, **FIT)
+    single = alone.fit(*colours(14), epochs=2, **FIT)
     assert together.history["loss"] == single.history["loss"]
     for found, expected in zip(weights(multi.tasks["colour"]), weights(alone), strict=True):
         np.testing.assert_array_equal(found, expected)
@@ -215,12 +216,14 @@ def test_how_often_a_task_is_drawn(sampling, shares):
     assert not np.array_equal(plan, task_plan([900, 100], 2, 4000, sampling, 4))
 
 
+@pytest.mark.usefixtures("eagerly")
 def test_a_task_that_is_never_drawn_is_told_of(config, tokenizer, caplog):
     multi = make(config, tokenizer, ["colour", "number"])
     multi.fit({"colour": colours(8), "number": numbers(8)}, epochs=1, steps_per_epoch=1, **FIT)
     assert "has no steps in epoch 1" in caplog.text
 
 
+@pytest.mark.usefixtures("eagerly")
 def test_what_cannot_be_trained_together(config, tokenizer):
     multi = make(config, tokenizer, ["colour", "number"])
     data = {"colour": colours(8), "number": numbers(8)}

@@ -68,8 +68,18 @@ def test_predictions_are_logits_and_their_weights(made, name):
         assert 0 < weights.sum() < weights.size  # what only fills up counts nothing
 
 
-@pytest.mark.parametrize("name", toys.KINDS)
-@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize(
+    ("name", "training"),
+    [
+        *((name, True) for name in toys.KINDS),
+        *((name, False) for name in ("classes", "choices")),
+        *(
+            pytest.param(name, False, marks=pytest.mark.slow)
+            for name in toys.KINDS
+            if name not in ("classes", "choices")
+        ),
+    ],
+)
 def test_captured_outputs_are_the_encoders(made, name, training):
     task, batch = made(name)
     wanted = to_numpy(task(batch, training=training))

@@ -58,14 +58,20 @@ def test_the_session_loader_gives_the_answers(classifier, exported):
     assert nothing == {"label": [], "score": [], "labels": [], "scores": []}
 
 
-def test_no_operation_that_tensorflow_serving_may_lack(exported):
+def assert_served(path):
+    """No operation is in it that TensorFlow Serving may lack."""
     from tensorflow.python.framework import op_def_registry
 
-    found = operations(exported)
+    found = operations(path)
     text = {name for name in found if op_def_registry.get(name) is None}
     text |= {name for name in found if name.startswith("TFText>")}
     assert text <= TEXT_OPERATIONS
     assert not {"PyFunc", "EagerPyFunc"} & found
+
+
+@pytest.mark.slow
+def test_no_operation_that_tensorflow_serving_may_lack(exported):
+    assert_served(exported)
 
 
 @pytest.mark.parametrize(
@@ -75,7 +81,9 @@ def test_no_operation_that_tensorflow_serving_may_lack(exported):
 def test_bad_input_has_a_defined_answer(config, tokenizer, stride, tmp_path):
     keras.utils.set_random_seed(1)
     task = TextClassifier(kbert.Encoder(config), tokenizer, ["a", "b"], doc_stride=stride)
-    model = tf.saved_model.load(task.export(tmp_path, max_bytes=2**21))
+    path = task.export(tmp_path, max_bytes=2**21)
+    assert_served(path)
+    model = tf.saved_model.load(path)
     classify, pairs = (model.signatures[name] for name in ("classify", "classify_pairs"))
     texts = ["", b"\xff\xfe fox \xc3", "fox \x00 dog", "fox " * 262_144]  # the last: a megabyte
     answer = classify(text=tf.constant(texts))
@@ -94,25 +102,24 @@ def test_bad_input_has_a_defined_answer(config, tokenizer, stride, tmp_path):
         pairs(first=tf.constant(["a", "b"]), second=tf.constant(["a"]))
 
 
-def test_several_labels_and_pairs_first(config, tokenizer, tmp_path):
+def test_several_labels_and_pairs_first(config, tokenizer):
     task = TextClassifier(
         kbert.Encoder(config), tokenizer, ["a", "b"], multi_label=True, threshold={"a": 0, "b": 1}
     )
-    path = task.export(tmp_path, pairs=True)
-    first, second = ([*texts] for texts in zip(*PAIRS, strict=True))
-    (answer,) = session.ask(path, ("serving_default", {"first": first, "second": second}))
+    name, entry = next(iter(task.signatures(pairs=True).items()))
+    assert name == "classify_pairs"
+    answer = entry.function(*map(tf.constant, zip(*PAIRS, strict=True)))
+    answer = {name: x.numpy() for name, x in answer.items()}
     answer["labels"] = [[name.decode() for name in row] for row in answer["labels"]]
     check(answer, task.predict(PAIRS))
     assert answer["chosen"].tolist() == [[True, False]] * 4
 
 
-def test_a_regressor(config, tokenizer, tmp_path):
+def test_a_regressor(config, tokenizer):
     task = TextRegressor(kbert.Encoder(config, dtype="mixed_bfloat16"), tokenizer)
-    path = task.export(tmp_path)
-    first, second = ([*texts] for texts in zip(*PAIRS, strict=True))
-    single, pairs = session.ask(
-        path, ("score", {"text": TEXTS}), ("score_pairs", {"first": first, "second": second})
-    )
-    assert single["score"].dtype == np.float32
+    entries = task.signatures()
+    single = entries["score"].function(tf.constant(TEXTS))
+    pairs = entries["score_pairs"].function(*map(tf.constant, zip(*PAIRS, strict=True)))
+    assert single["score"].dtype == tf.float32
     assert_close(single["score"], task.predict(TEXTS), 1e-2)
     assert_close(pairs["score"], task.predict(PAIRS), 1e-2)

@@ -85,7 +85,14 @@ def test_rows_are_those_of_transformers_with_the_padding_behind(tokenizer, encod
         assert form.cls_columns(rows["padding_mask"]).numpy().tolist() == (lengths - 1).tolist()
 
 
-@pytest.mark.parametrize("kind", ENDINGS)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *(tasks.QuestionAnswerer, tasks.MultipleChoice),
+        # Of their folders see test_fine_tuned_heads.py too.
+        *(pytest.param(x, marks=pytest.mark.slow) for x in list(ENDINGS)[:2]),
+    ],
+)
 def test_a_folder_of_transformers_is_the_task(kind, tokenizer, tmp_path):
     """From text to logits: their tokenizer and model, padded on the left, and kbert's task."""
     values = {"vocab_size": tokenizer.vocabulary_size, "pad_token_id": tokenizer.pad_id}

@@ -33,6 +33,7 @@ def test_padding():
     assert ids.dtype == mask.dtype == np.int32
 
 
+@pytest.mark.graphs
 @pytest.mark.tensorflow
 @pytest.mark.parametrize(
     ("make", "method"),
@@ -83,16 +84,17 @@ def test_a_served_translator(tmp_path):
 @pytest.mark.tensorflow
 def test_a_served_language_model(tmp_path):
     task = writing.causal_lm()
-    path = task.export(tmp_path, max_new_tokens=30)
+    path = task.export(tmp_path, max_new_tokens=8)
     assert not {"PyFunc", "EagerPyFunc"} & operations(path)
-    (found,) = session.ask(path, ("generate", {"prompt": TEXTS}))
-    texts, scores = task.predict(TEXTS[:4], max_new_tokens=30, return_scores=True)
+    long = "a b c d e f g h " * 8
+    (found,) = session.ask(path, ("generate", {"prompt": [*TEXTS[:4], long]}))
+    texts, scores = task.predict(TEXTS[:4], max_new_tokens=8, return_scores=True)
     written = [text.decode() for text in found["continuation"][:, 0]]
     assert written[:4] == texts
     np.testing.assert_allclose(found["scores"][:4, 0], scores, atol=1e-4)
     # Of a prompt that is too long the end is read.
-    end = " ".join(TEXTS[4].split()[-34:])
-    assert written[4:] == task.predict(end, max_new_tokens=30)
+    end = " ".join(long.split()[-56:])
+    assert written[4:] == task.predict(end, max_new_tokens=8)
 
 
 @pytest.mark.tensorflow
@@ -101,13 +103,13 @@ def test_a_served_sampling_draws_at_random_or_by_a_seed():
     prompts = tf.constant(["a b"] * 4)
     drawn = []
     for seed in (None, 3):
-        entry = task.signatures(method=Sampling(), max_new_tokens=12, seed=seed)["generate"]
+        entry = task.signatures(method=Sampling(), max_new_tokens=6, seed=seed)["generate"]
         generate = tf.function(entry.function, input_signature=entry.inputs)
         drawn.append([generate(prompts)["continuation"].numpy().tolist() for _ in range(2)])
     (one, two), (three, four) = drawn
     assert one != two
     assert three == four
-    asked = task.predict(["a b"] * 4, method=Sampling(), max_new_tokens=12, seed=3)
+    asked = task.predict(["a b"] * 4, method=Sampling(), max_new_tokens=6, seed=3)
     assert [text.decode() for (text,) in three] == asked
 
 

@@ -10,12 +10,13 @@ import kbert
 from tests.harness import tiny_config
 
 
-@pytest.fixture
-def folder(tmp_path, tiny_vocabulary):
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, tiny_vocabulary):
+    folder = tmp_path_factory.mktemp("adaptation") / "old"
     tokenizer = kbert.WordPieceTokenizer(tiny_vocabulary)
     config = tiny_config(vocabulary_size=tokenizer.vocabulary_size)
-    kbert.tasks.Pretraining(kbert.Encoder(config), tokenizer).save_to_preset(tmp_path / "old")
-    return tmp_path / "old"
+    kbert.tasks.Pretraining(kbert.Encoder(config), tokenizer).save_to_preset(folder)
+    return folder
 
 
 def test_new_words_start_as_the_mean_of_their_pieces(folder, tiny_vocabulary):

@@ -90,7 +90,13 @@ def in_numpy(task, batch, state):
     return np.array(sums), np.array(counts), ops.convert_to_numpy(state)
 
 
-@pytest.mark.parametrize("negatives", [len(WORDS), 4], ids=["whole", "sampled"])
+@pytest.mark.parametrize(
+    "negatives",
+    [
+        pytest.param(len(WORDS), id="whole", marks=pytest.mark.slow),
+        pytest.param(4, id="sampled"),
+    ],
+)
 def test_an_evaluation_is_the_whole_softmax_over_a_continuing_text(negatives):
     """Sampled or not in training; the state goes from batch to batch and begins with zeros."""
     task = make_task(negatives=negatives)
@@ -335,9 +341,9 @@ def test_it_is_a_task_that_is_kept_and_asked(tmp_path):
 def test_fit_compiles_as_the_original_where_nothing_was_compiled():
     compiled = make_task()
     task = BidirectionalLM(compiled.elmo, batch_size=ROWS)
-    task.fit(dataset(stream(2)), verbose=0)
+    task.fit(dataset(stream(1)), verbose=0)
     assert isinstance(task.optimizer, keras.optimizers.Adagrad)
     assert task.clip_norm == 10.0
     optimizer = compiled.optimizer
-    compiled.fit(dataset(stream(2)), verbose=0)
+    compiled.fit(dataset(stream(1)), verbose=0)
     assert compiled.optimizer is optimizer

@@ -98,9 +98,9 @@ def test_a_mask_behind_the_longest_text_gets_no_answer(exported):
 
 
 @pytest.mark.slow
-def test_a_tokenizer_that_keeps_chinese_words_whole(whole_chinese, shown):
+def test_a_tokenizer_that_keeps_chinese_words_whole(whole_chinese):
     task, path = whole_chinese
-    unknown = shown[0] & operations(path)
+    unknown, _ = show(path)
     assert "RegexSplitWithOffsets" in unknown
     assert unknown <= TEXT_OPERATIONS
     (answer,) = session.ask_json(path, ("fill_mask", {"text": TEXTS}))
@@ -147,17 +147,20 @@ saved_model_cli.main()
 """
 
 
-@pytest.fixture(scope="module")
-def shown(exported, whole_chinese):
-    """(operations of both that TensorFlow lacks, what `saved_model_cli show --all` prints)."""
-    _, path = exported
-    names = json.dumps(sorted(operations(path) | operations(whole_chinese[1])))
+def show(path):
+    """(operations that TensorFlow lacks, what `saved_model_cli show --all` prints)."""
+    names = json.dumps(sorted(operations(path)))
     unknown, _, listing = python("-c", SHOW, "show", "--dir", path, "--all", names).partition("\n")
     return set(json.loads(unknown)), listing
 
 
+@pytest.fixture(scope="module")
+def shown(exported):
+    return show(exported[1])
+
+
 def test_no_operation_that_tensorflow_serving_may_lack(exported, shown):
-    unknown = shown[0] & operations(exported[1])
+    unknown, _ = shown
     assert unknown
     assert unknown <= TEXT_OPERATIONS
     assert not {"TFText>RoundRobinTrim", "PyFunc", "EagerPyFunc"} & operations(exported[1])

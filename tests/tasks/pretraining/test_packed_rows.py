@@ -78,6 +78,11 @@ def test_losses_and_gradients(config, tokenizer, batches):
     assert_equal(make_task(config, tokenizer, alone), alone, packed)
 
 
+@pytest.mark.parametrize(
+    "batches",
+    ["spans", *(pytest.param(x, marks=pytest.mark.slow) for x in ("pairs", "halves"))],
+    indirect=True,
+)
 def test_distilled(config, tokenizer, batches):
     alone, packed = batches
     teacher = make_task(config.replace(num_layers=2), tokenizer, alone)
@@ -90,6 +95,11 @@ def test_distilled(config, tokenizer, batches):
     assert_equal(Distiller(student, teacher, terms), alone, packed)
 
 
+@pytest.mark.parametrize(
+    "batches",
+    ["pairs", *(pytest.param(x, marks=pytest.mark.slow) for x in ("halves", "spans"))],
+    indirect=True,
+)
 def test_replaced_tokens_are_found_in_packed_rows(config, tokenizer, batches):
     alone, packed = batches
     task = kbert.tasks.ReplacedTokenDetection(

@@ -36,7 +36,10 @@ def run(model, ids, segments=None):
         return model(**inputs)
 
 
-@pytest.mark.parametrize("model_type", ["bert", "roberta", "electra"])
+@pytest.mark.parametrize(
+    "model_type",
+    ["bert", *(pytest.param(x, marks=pytest.mark.slow) for x in ("roberta", "electra"))],
+)
 def test_masks_are_filled_as_there(tmp_path, tokenizer, model_type):
     model = saved(tmp_path, tokenizer, model_type, "ForMaskedLM")
     task = Pretraining.from_preset(tmp_path)
@@ -162,7 +165,11 @@ def test_a_vocabulary_that_is_larger_than_the_table_is_refused(tmp_path, tokeniz
         Pretraining.from_preset(tmp_path)
 
 
-@pytest.mark.parametrize("model_type", ["bert", "roberta", "albert", "distilbert", "electra"])
+@pytest.mark.parametrize(
+    "model_type",
+    ["roberta", "albert", "electra"]
+    + [pytest.param(x, marks=pytest.mark.slow) for x in ("bert", "distilbert")],
+)
 def test_a_task_is_written_as_the_architecture_that_it_came_from(tmp_path, tokenizer, model_type):
     model = saved(tmp_path / "theirs", tokenizer, model_type, "ForMaskedLM")
     task = Pretraining.from_preset(tmp_path / "theirs")

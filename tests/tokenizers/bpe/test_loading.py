@@ -29,8 +29,18 @@ def write(folder, vocabulary, **files):
         (folder / f"{name}.json").write_text(json.dumps(content))
 
 
-@pytest.mark.parametrize("options", [{}, {"add_prefix_space": True, "mask_takes_space": False}])
-@pytest.mark.parametrize("vocabulary", [ROBERTA, GPT2], ids=["roberta", "gpt2"])
+OTHERS = {"add_prefix_space": True, "mask_takes_space": False}
+
+
+@pytest.mark.parametrize(
+    ("vocabulary", "options"),
+    [
+        pytest.param(ROBERTA, OTHERS, id="roberta-others"),
+        pytest.param(GPT2, {}, id="gpt2-usual"),
+        pytest.param(ROBERTA, {}, id="roberta-usual", marks=pytest.mark.slow),
+        pytest.param(GPT2, OTHERS, id="gpt2-others", marks=pytest.mark.slow),
+    ],
+)
 def test_saved_folders_are_the_same_tokenizer_everywhere(tmp_path, vocabulary, options):
     if vocabulary is GPT2:
         options = options | {"mask_takes_space": True}  # it has none

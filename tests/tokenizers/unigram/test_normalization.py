@@ -18,8 +18,14 @@ def prepared(text: TextPreparation, given: list[str]) -> list[str]:
     return [out.decode() for out in text(text.hide(tf.constant(given))).numpy()]
 
 
-@pytest.mark.parametrize("lowercase", [True, False])
-@pytest.mark.parametrize("keep_accents", [True, False])
+@pytest.mark.parametrize(
+    ("keep_accents", "lowercase"),
+    [
+        (True, False),
+        (False, True),
+        *(pytest.param(x, x, marks=pytest.mark.slow) for x in (True, False)),
+    ],
+)
 def test_every_assigned_character_as_in_the_original_code(lowercase, keep_accents):
     text = TextPreparation(**OPTIONS, lowercase=lowercase, keep_accents=keep_accents)
     # U+0000 and U+0001 are told apart in the next test; later Unicode than the kernels' 14 is not.

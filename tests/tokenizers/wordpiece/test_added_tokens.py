@@ -128,7 +128,7 @@ TOUCHING = [
 ]
 
 
-@pytest.mark.parametrize("normalized", [False, True])
+@pytest.mark.parametrize("normalized", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_words_of_their_own_are_found_as_there(tmp_path, normalized):
     folder = single_words(tmp_path, normalized=normalized)
     reference, ours = AutoTokenizer.from_pretrained(folder), load_tokenizer(folder)

@@ -84,14 +84,17 @@ def make_pair(lowercase, added):
     return ours, theirs
 
 
-@pytest.fixture(scope="module", params=[{}, ADDED], ids=["plain", "added"])
-def added(request):
-    return request.param
-
-
-@pytest.fixture(scope="module", params=[True, False], ids=["uncased", "cased"])
-def pair(request, added):
-    return make_pair(request.param, added)
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param((True, {}), id="uncased-plain"),
+        pytest.param((False, ADDED), id="cased-added"),
+        pytest.param((True, ADDED), id="uncased-added", marks=pytest.mark.slow),
+        pytest.param((False, {}), id="cased-plain", marks=pytest.mark.slow),
+    ],
+)
+def pair(request):
+    return make_pair(*request.param)
 
 
 @given(texts=st.lists(TEXTS, min_size=1, max_size=30))

@@ -22,7 +22,10 @@ LETTERS = sorted(set(TEXT + TEXT.lower()) - {" "})
 WORDS = st.text(st.sampled_from(TEXT + "xyz'-€💡"), max_size=12)
 
 
-@pytest.fixture(scope="module", params=["wordpiece", "bpe", "sentencepiece", "fairseq"])
+@pytest.fixture(
+    scope="module",
+    params=["wordpiece", "bpe", "sentencepiece", pytest.param("fairseq", marks=pytest.mark.slow)],
+)
 def pair(request, tmp_path_factory):
     transformers = pytest.importorskip("transformers")
     options = {}

@@ -207,8 +207,15 @@ def test_a_scaled_rate_is_another_rate(kind):
 
 
 @pytest.mark.tensorflow
-@pytest.mark.parametrize("kind", [AdamW, StableAdamW])
-@pytest.mark.parametrize("bias_correction", [False, True])
+@pytest.mark.parametrize(
+    ("bias_correction", "kind"),
+    [
+        (False, AdamW),
+        (True, StableAdamW),
+        pytest.param(False, StableAdamW, marks=pytest.mark.slow),
+        pytest.param(True, AdamW, marks=pytest.mark.slow),
+    ],
+)
 def test_one_function_for_all_weights_updates_as_the_kernels_do(monkeypatch, kind, bias_correction):
     """Decay by role, scaled rates, clipped gradients; and where some weights are frozen."""
 

@@ -169,7 +169,9 @@ def test_callbacks_of_a_restarted_epoch_see_what_is_left_of_one_fit(tmp_path):
     assert epochs == [f"epoch {i} {history.history['val_loss'][i]:.3f}" for i in (1, 2)]
 
 
-@pytest.mark.parametrize(("metric", "best"), [("score", 12), ("score_loss", 6)])
+@pytest.mark.parametrize(
+    ("metric", "best"), [pytest.param("score", 12, marks=pytest.mark.slow), ("score_loss", 6)]
+)
 def test_the_best_weights_are_set_at_the_end(metric, best):
     seen = {}
     task = eager_task()
@@ -204,7 +206,7 @@ def test_the_last_weights_stay_where_the_best_are_not_kept():
     assert weights(task) == last["weights"]
 
 
-@pytest.mark.parametrize("folder", [False, True])
+@pytest.mark.parametrize("folder", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_patience_counts_evaluations_without_progress(tmp_path, folder):
     """At 4, 6, 8, 12, 16: equal is no progress, nor is NaN."""
     folder = tmp_path if folder else None
@@ -324,6 +326,7 @@ def test_other_settings_of_a_restarted_run_are_refused(tmp_path):
     main(tmp_path, task=eager_task(), **changed)  # from now on it is the run's
 
 
+@pytest.mark.slow
 @pytest.mark.tensorflow
 def test_replicas_train_as_one_device(tmp_path, mirrored):
     """And a run that one device began is resumed on several, the sums of its epoch included."""
@@ -351,7 +354,10 @@ def test_a_loss_that_creeps_down_is_no_better_value():
     assert (best.step, best.waited) == (3, 3)
 
 
-@pytest.mark.parametrize(("loss_of_the_last", "wanted"), [(0.6, 12), (0.7, 6), (0.9, 6)])
+@pytest.mark.parametrize(
+    ("loss_of_the_last", "wanted"),
+    [(0.6, 12), (0.7, 6), pytest.param(0.9, 6, marks=pytest.mark.slow)],
+)
 def test_of_equal_values_the_smaller_loss_is_best(tmp_path, loss_of_the_last, wanted):
     left = iter([(0.5, 0.7), (0.5, loss_of_the_last), (0.4, 0.1)])
     task, seen = eager_task(), {}
@@ -390,7 +396,14 @@ class Average(keras.callbacks.Callback):
         self.model.set_weights(self.kept)
 
 
-@pytest.mark.parametrize("kind", ["early", "early at the last", "own", "lambda"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "early at the last",
+        "own",
+        *(pytest.param(x, marks=pytest.mark.slow) for x in ("early", "lambda")),
+    ],
+)
 def test_weights_that_a_callback_sets_at_the_end_stay(tmp_path, kind, capsys):
     """Also where they are those of the last epoch, and for who loads the finished run."""
     seen, task = {}, eager_task()

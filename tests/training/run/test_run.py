@@ -48,6 +48,7 @@ def lines(path) -> list[dict]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_killed_runs_resume_bit_for_bit(tmp_path, optimized):
     """kill -9 in the first phase, SIGTERM in the second: every loss and weight is the same."""
     whole, broken = tmp_path / "whole", tmp_path / "broken"
@@ -59,11 +60,29 @@ def test_killed_runs_resume_bit_for_bit(tmp_path, optimized):
     assert ended.interrupted
     assert 15 < ended.step < 30
     run_toy.main(broken)
+    assert_same_run(broken, whole)
 
+
+@pytest.mark.usefixtures("eagerly")
+def test_a_run_that_was_stopped_resumes_bit_for_bit(tmp_path):
+    """SIGTERM in the second phase; behind its checkpoint are lines, as a killed run leaves them."""
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    asked = {"steps": 12, "evaluate_every": 5, "checkpoint_every": 4}
+    run_toy.main(whole, **asked)
+    ended = run_toy.main(broken, **asked, send=[signal.SIGTERM, 1, 3])
+    assert ended.interrupted
+    assert 6 < ended.step < 12
+    with (broken / "steps.jsonl").open("a") as file:
+        file.write(json.dumps({"step": ended.step + 1, "loss": 0.0}) + "\n")
+    run_toy.main(broken, **asked)
+    assert_same_run(broken, whole, 12)
+
+
+def assert_same_run(broken, whole, steps=30):
     for name in ("steps.jsonl", "evaluations.jsonl"):
         assert (broken / name).read_bytes() == (whole / name).read_bytes()
-    assert [line["step"] for line in lines(whole / "steps.jsonl")] == list(range(1, 31))
-    last = "checkpoints/step-00000030.safetensors"
+    assert [line["step"] for line in lines(whole / "steps.jsonl")] == list(range(1, steps + 1))
+    last = f"checkpoints/step-{steps:08d}.safetensors"
     assert (broken / last).read_bytes() == (whole / last).read_bytes()
 
 
@@ -132,25 +151,26 @@ def test_a_signal_during_an_evaluation_ends_with_a_checkpoint(tmp_path, number):
 
 @pytest.mark.usefixtures("eagerly")
 def test_a_checkpoint_of_a_stop_goes_when_the_next_is_there(tmp_path):
-    run_toy.main(tmp_path, steps=20, send=[signal.SIGTERM, 0, 4], checkpoint_every=None)
+    run_toy.main(tmp_path, steps=8, send=[signal.SIGTERM, 0, 2], checkpoint_every=None)
     checkpoints = Checkpoints(tmp_path / "checkpoints")
     assert len(checkpoints.steps()) == 1
-    assert checkpoints.latest()["step"] < 20
+    assert checkpoints.latest()["step"] < 8
     assert checkpoints.latest()["progress"]["bridge"]
-    run_toy.main(tmp_path, steps=20, checkpoint_every=None)
-    assert checkpoints.steps() == [20]
+    run_toy.main(tmp_path, steps=8, checkpoint_every=None)
+    assert checkpoints.steps() == [8]
 
 
 @pytest.mark.usefixtures("eagerly")
 def test_evaluations_measure_more_than_losses(tmp_path, capsys):
     scores = iter([{"bleu": 12.5}, {"bleu": 25.0}])
-    history = run_toy.main(tmp_path, steps=20, extra_scores=lambda: next(scores))
+    asked = {"steps": 4, "evaluate_every": 2}
+    history = run_toy.main(tmp_path, **asked, extra_scores=lambda: next(scores))
     assert [line["bleu"] for line in history.evaluations] == [12.5, 25.0]
     assert all("mlm_loss" in line for line in history.evaluations)
     out = capsys.readouterr().out
-    assert "evaluation after step 10: " in out
+    assert "evaluation after step 2: " in out
     assert " · bleu 12.5\n" in out
-    assert "step 20/20 · loss" in out
+    assert "step 4/4 · loss" in out
     assert " · bleu 12.5 · " in out
 
 
