@@ -127,6 +127,7 @@ ORDER = {
         activations dropout positions recompute token_embeddings
         character_cnn dense normalization recurrence
         adaptive attention bidirectional_lstm block embeddings feed_forward
+        relative_bias
     """,
     "metrics": """
         bleu checks squad thresholds
@@ -136,8 +137,8 @@ ORDER = {
     "models": """
         blocks edits initial_values inputs_and_outputs memory pooling weights
         keras_model parts
-        convbert deberta ernie from_config longformer mobilebert mpnet
-        squeezebert
+        bart convbert deberta ernie from_config longformer mobilebert mpnet
+        squeezebert t5
         elmo encoder
         captured_outputs generators reformer static universal_transformer xlnet
         transformer_xl

@@ -32,6 +32,7 @@ _UNPREFIXED = {
     ),
     "xlnet": ("xlnet-base-cased", "xlnet-large-cased"),
     "transfo-xl": ("transfo-xl-wt103",),
+    "google-t5": tuple(f"t5-{size}" for size in ("small", "base", "large", "3b", "11b")),
     "openai-community": ("openai-gpt", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"),
 }
 _PREFIXED = (
@@ -77,6 +78,18 @@ _PREFIXED = (
     "chandar-lab/NeoBERT",
     "mosaicml/mosaic-bert-base",
     *(f"mosaicml/mosaic-bert-base-seqlen-{length}" for length in (256, 512, 1024, 2048)),
+    *(f"facebook/bart-{size}" for size in ("base", "large", "large-cnn")),
+    "sshleifer/distilbart-cnn-12-6",
+    "facebook/mbart-large-cc25",
+    "Helsinki-NLP/opus-mt-en-de",
+    "google/pegasus-large",
+    *(
+        f"google/{version}-{size}"
+        for version, size in itertools.product(
+            ("t5-v1_1", "flan-t5"), ("small", "base", "large", "xl", "xxl")
+        )
+    ),
+    *(f"google/mt5-{size}" for size in ("small", "base", "large", "xl", "xxl")),
     "nghuyong/ernie-1.0-base-zh",
     *(f"nghuyong/ernie-2.0-{size}-en" for size in ("base", "large")),
     *(

@@ -138,13 +138,3 @@ def check_transformer(config: Any) -> None:
     for name in ("dropout", "attention_dropout"):
         check_rate(name, getattr(config, name))
     check_positive("layer_norm_epsilon", config.layer_norm_epsilon)
-
-
-def count_block(hidden_size: int, intermediate_size: int, num_attentions: int = 1) -> int:
-    """Returns the number of weights of a block with biases and a norm for each part.
-
-    The parts are `num_attentions` attention layers and a feed-forward part.
-    """
-    attention = 4 * (hidden_size**2 + hidden_size) + 2 * hidden_size
-    feed_forward = 2 * hidden_size * intermediate_size + intermediate_size + 3 * hidden_size
-    return num_attentions * attention + feed_forward

@@ -62,6 +62,12 @@ TABLE = {
         "modernbert-decoder": (
             "kbert.checkpoints.huggingface.architectures.modern_decoder:ModernBertDecoder"
         ),
+        "bart": "kbert.models.bart.huggingface:Bart",
+        "mbart": "kbert.models.bart.huggingface:MBart",
+        "pegasus": "kbert.models.bart.huggingface:Pegasus",
+        "marian": "kbert.models.bart.huggingface:Marian",
+        "t5": "kbert.models.t5.huggingface:T5",
+        "mt5": "kbert.models.t5.huggingface:MT5",
         "camembert": "kbert.checkpoints.huggingface.architectures.roberta:Camembert",
         "deberta": "kbert.models.deberta.huggingface:Deberta",
     },
@@ -107,7 +113,7 @@ TABLE = {
         "decoder": "kbert.models.generators.decoder:Decoder",
         "seq2seq": "kbert.models.generators.seq2seq:Seq2Seq",
     },
-    # Sizes of a model, by the kind of its config: `describe(config, name, tokenizer)`.
+    # Sizes of a model, by the kind of its config: `describe(row, name)`.
     "description": {
         "elmo": "kbert.models.elmo.description:describe_elmo",
         "decoder": "kbert.models.generators.description:describe_generator",

@@ -33,6 +33,10 @@ if TYPE_CHECKING:
         SinusoidalPositions as SinusoidalPositions,
         sinusoids as sinusoids,
     )
+    from kbert.layers.relative_bias import (
+        BiasedAttention as BiasedAttention,
+        RelativeBiases as RelativeBiases,
+    )
     from kbert.layers.scalar_mix import ScalarMix as ScalarMix
     from kbert.layers.text_preprocessor import TextPreprocessor as TextPreprocessor
     from kbert.layers.token_embeddings import TokenEmbeddings as TokenEmbeddings

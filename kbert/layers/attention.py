@@ -13,12 +13,13 @@ import math
 from typing import Any
 
 import keras
+import numpy as np
 from keras import ops
 
 from kbert.core.types import Shape, Tensor, Tensors
 from kbert.layers import fused
 from kbert.layers.bias import cut_blocks, decoded_bias, neighbour_blocks, prompt_bias
-from kbert.layers.dense import Dense
+from kbert.layers.dense import Dense, kernel_initializer
 from kbert.layers.dropout import Dropout
 from kbert.layers.gather import gather_rows
 from kbert.layers.positions import alibi_bias, rotate, rotation
@@ -34,6 +35,9 @@ class _Attention(Editable):
         initializer_range: standard deviation of the initial kernels; None = Glorot's uniform
             distribution.
         use_bias: whether the dense layers have biases.
+        head_size: width of a head, D; None = `H / num_heads`.
+        scaled: whether scores are divided by the root of the head's width. If not, the initial
+            queries are (as in T5).
     """
 
     def __init__(
@@ -43,19 +47,31 @@ class _Attention(Editable):
         dropout: float = 0.0,
         initializer_range: float | None = 0.02,
         use_bias: bool = True,
+        head_size: int | None = None,
+        scaled: bool = True,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.num_heads = num_heads
         self.initializer_range = initializer_range
         self.use_bias = use_bias
+        self.given_head_size = head_size
+        self.scaled = scaled
         self.dropout = Dropout(dropout, dtype=self.dtype_policy, name="dropout")
 
-    def _add_dense(self, units: int, input_shape: Shape, name: str) -> keras.layers.EinsumDense:
-        """Returns a built dense layer with `units` outputs for inputs of `input_shape`."""
+    def _add_dense(self, units: int, input_shape: Shape, name: str, queries: int = 0) -> Dense:
+        """Returns a built dense layer with `units` outputs for inputs of `input_shape`.
+
+        The first `queries` of the outputs are queries.
+        """
+        initializer = None
+        if queries and not self.scaled:
+            factor = 1.0 / math.sqrt(self.head_size)
+            initializer = _SmallerColumns(self.initializer_range, queries, factor)
         dense = Dense(
             units,
             initializer_range=self.initializer_range,
+            initializer=initializer,
             use_bias=self.use_bias,
             dtype=self.dtype_policy,
             name=name,
@@ -75,7 +91,7 @@ class _Attention(Editable):
 
     @property
     def _scale(self) -> float:
-        return 1.0 / math.sqrt(self.head_size)
+        return 1.0 / math.sqrt(self.head_size) if self.scaled else 1.0
 
     def _normalised(self, scores: Tensor) -> Tensor:
         if scores.shape[-1] == 1:  # softmax over a single token: Keras would warn
@@ -154,7 +170,8 @@ class SelfAttention(_Attention):
         num_key_value_heads: number of key and value heads, each shared by
             `num_heads / num_key_value_heads` neighbouring query heads (Ainslie et al. 2023,
             https://arxiv.org/abs/2305.13245); None = `num_heads`.
-        head_size: width of a head; None = `H / num_heads`.
+        **options: `head_size` and `scaled` of both attentions: the width of a head, None =
+            `H / num_heads`; and whether scores are divided by the root of that width.
 
     Example:
         >>> outputs, made = SelfAttention(2)(ops.ones((1, 3, 4)))
@@ -169,12 +186,10 @@ class SelfAttention(_Attention):
         rotary_base: float | None = None,
         alibi: bool = False,
         num_key_value_heads: int | None = None,
-        head_size: int | None = None,
         **options: Any,
     ) -> None:
         super().__init__(num_heads, **options)
         self.num_key_value_heads = num_key_value_heads or num_heads
-        self.given_head_size = head_size
         self.rotary_base = rotary_base
         self.alibi = alibi
 
@@ -183,7 +198,7 @@ class SelfAttention(_Attention):
         self.head_size = self.given_head_size or hidden_size // self.num_heads
         queries = self.num_heads * self.head_size
         keys = self.num_key_value_heads * self.head_size
-        self.qkv = self._add_dense(queries + 2 * keys, input_shape, "qkv")
+        self.qkv = self._add_dense(queries + 2 * keys, input_shape, "qkv", queries)
         self.qkv.widths = (queries, keys, keys)
         self.output_dense = self._add_dense(hidden_size, (*input_shape[:-1], queries), "output")
 
@@ -398,6 +413,7 @@ class SelfAttention(_Attention):
         t: Tensor,
         position_ids: Tensor | None = None,
         window: int | None = None,
+        new_bias: Tensor | None = None,
     ) -> tuple[Any, dict[str, Any]]:
         """Computes the attention of one more token of each row.
 
@@ -409,6 +425,8 @@ class SelfAttention(_Attention):
             t: index of the decoded token, a scalar integer.
             position_ids: (R, 1), position of the token, for rotary positions and windows.
             window: number of last tokens attended to, including the token itself; None = all.
+            new_bias: bias added to the scores of the decoded keys, broadcasts to (R, N, 1, G); or
+                None.
 
         Returns:
             The outputs (R, 1, H), and `decoded` with the key and value of token `t`.
@@ -423,10 +441,12 @@ class SelfAttention(_Attention):
             "key": ops.where(is_current, key, decoded["key"]),
             "value": ops.where(is_current, value, decoded["value"]),
         }
+        seen = decoded_bias(length, t, window)
+        seen = seen if new_bias is None else seen + ops.cast(new_bias, seen.dtype)
         scores = ops.concatenate(
             [
                 self._scores_in_loop(query, prompt["key"], bias),
-                self._scores_in_loop(query, decoded["key"], decoded_bias(length, t, window)),
+                self._scores_in_loop(query, decoded["key"], seen),
             ],
             axis=-1,
         )  # (R, N, 1, P + G)
@@ -459,10 +479,9 @@ class CrossAttention(_Attention):
     """Every token attends to every token of another sequence (Vaswani et al. 2017, section 3.2.3).
 
     Args:
-        num_heads: number of heads; must divide the width of the input.
-        dropout: dropout rate on the probabilities.
-        initializer_range: standard deviation of the initial kernels; None = Glorot's uniform
-            distribution.
+        num_heads: number of heads; must divide the width of the input if `head_size` is None.
+        **options: `dropout`, `initializer_range`, `use_bias`, `head_size` and `scaled`, see
+            `SelfAttention`.
 
     Example:
         >>> layer = CrossAttention(2)
@@ -475,10 +494,11 @@ class CrossAttention(_Attention):
 
     def build(self, input_shape: Shape) -> None:
         hidden_size = input_shape[-1]
-        self.head_size = hidden_size // self.num_heads
-        self.query = self._add_dense(hidden_size, input_shape, "query")
-        self.key_value = self._add_dense(2 * hidden_size, input_shape, "key_value")
-        self.output_dense = self._add_dense(hidden_size, input_shape, "output")
+        self.head_size = self.given_head_size or hidden_size // self.num_heads
+        width = self.num_heads * self.head_size
+        self.query = self._add_dense(width, input_shape, "query", width)
+        self.key_value = self._add_dense(2 * width, input_shape, "key_value")
+        self.output_dense = self._add_dense(hidden_size, (*input_shape[:-1], width), "output")
 
     def keys_values(self, memory: Tensor) -> dict[str, Any]:
         """Returns "key" and "value" (B, N, S, D) of the other sequence, `memory` (B, S, H)."""
@@ -512,6 +532,20 @@ class CrossAttention(_Attention):
         query = self._split_heads(self.query(x))
         probabilities = self._normalised(self._scores_in_loop(query, memory["key"], bias))
         return self._outputs(probabilities, memory["value"])
+
+
+class _SmallerColumns(keras.initializers.Initializer):
+    """Initialises a kernel by `kernel_initializer(sigma)`, its first `columns` times `factor`."""
+
+    def __init__(self, sigma: float | None, columns: int, factor: float) -> None:
+        self.sigma = sigma
+        self.columns = columns
+        self.factor = factor
+
+    def __call__(self, shape: Shape, dtype: Any = None) -> Tensor:
+        kernel = kernel_initializer(self.sigma)(shape, dtype)
+        smaller = np.where(np.arange(shape[-1]) < self.columns, self.factor, 1.0)
+        return kernel * ops.cast(smaller, kernel.dtype)
 
 
 def _with_rows(blocks: Tensor, rows: Tensor) -> Tensor:

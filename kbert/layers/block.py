@@ -236,6 +236,7 @@ class CrossBlock(Block):
         bias: Tensor | None = None,
         memory_bias: Tensor | None = None,
         training: bool = False,
+        shared: Any = None,
     ) -> Any:
         """Attends to the tokens of x, then to the other sequence.
 
@@ -245,13 +246,15 @@ class CrossBlock(Block):
             bias: bias of the scores within x, broadcasts to (B, N, T, T).
             memory_bias: bias of the scores between x and memory, broadcasts to (B, N, T, S).
             training: whether dropout is active.
+            shared: output of a layer that the self-attentions of all blocks share, or None.
 
         Returns:
             The outputs (B, T, H), and the dicts of both attentions, with "probabilities"
             (B, N, T, T) over x and (B, N, T, S) over memory.
         """
+        options = {} if shared is None else {"shared": shared}
         x, attention = self._attended(
-            x, lambda x: self.attention(x, bias, training=training), training
+            x, lambda x: self.attention(x, bias, training=training, **options), training
         )
         memory = self.cross_attention.keys_values(memory)
         x, cross = self._crossed(
@@ -280,13 +283,16 @@ class CrossBlock(Block):
         decoded: dict[str, Any],
         t: Tensor,
         memory_bias: Tensor,
+        **options: Any,
     ) -> tuple[Any, dict[str, Any]]:
         """Returns the outputs for one more token of each row, x (R, 1, H), and the KV cache.
 
         `prompt` is the dict of `prefill`, and `memory_bias` is added to the scores of the other
         sequence. The other arguments are those of `SelfAttention.step`.
         """
-        x, decoded = self._attended(x, lambda x: self.attention.step(x, prompt, bias, decoded, t))
+        x, decoded = self._attended(
+            x, lambda x: self.attention.step(x, prompt, bias, decoded, t, **options)
+        )
         memory = prompt["memory"]
         x, _ = self._crossed(x, lambda x: (self.cross_attention.step(x, memory, memory_bias), None))
         return self._forwarded(x), decoded

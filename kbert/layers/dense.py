@@ -39,6 +39,7 @@ class Dense(Editable):
         initializer_range: standard deviation of the truncated normal that initialises the kernel;
             None = Glorot's uniform distribution.
         use_bias: whether there is a bias.
+        initializer: initialiser of the kernel; None = the one of `initializer_range`.
 
     Example:
         >>> Dense(3)(ops.ones((2, 5, 4))).shape[-1]
@@ -52,6 +53,7 @@ class Dense(Editable):
         activation: str | None = None,
         initializer_range: float | None = 0.02,
         use_bias: bool = True,
+        initializer: keras.initializers.Initializer | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -59,12 +61,13 @@ class Dense(Editable):
         self.use_bias = use_bias
         self.activation = None if activation is None else get_activation(activation)
         self.initializer_range = initializer_range
+        self.initializer = initializer
 
     def build(self, input_shape: Shape) -> None:
         self.kernel = self.add_weight(
             name="kernel",
             shape=(input_shape[-1], self.units),
-            initializer=kernel_initializer(self.initializer_range),
+            initializer=self.initializer or kernel_initializer(self.initializer_range),
         )
         self.bias = None
         if self.use_bias:

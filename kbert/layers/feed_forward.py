@@ -8,6 +8,7 @@ from keras import ops
 from kbert.core.types import Shape, Tensor
 from kbert.layers.activations import get_activation
 from kbert.layers.dense import Dense
+from kbert.layers.dropout import Dropout
 
 
 class FeedForward(keras.layers.Layer):
@@ -25,6 +26,7 @@ class FeedForward(keras.layers.Layer):
             distribution.
         use_bias: whether the two layers have biases.
         gate_bias: whether the first layer has a bias if it is gated; None = `use_bias`.
+        dropout: dropout rate between the two layers.
 
     Example:
         >>> import numpy as np
@@ -41,6 +43,7 @@ class FeedForward(keras.layers.Layer):
         initializer_range: float | None = 0.02,
         use_bias: bool = True,
         gate_bias: bool | None = None,
+        dropout: float = 0.0,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -50,6 +53,9 @@ class FeedForward(keras.layers.Layer):
         self.initializer_range = initializer_range
         self.use_bias = use_bias
         self.gate_bias = use_bias if gate_bias is None or not gated else gate_bias
+        self.dropout = None  # a layer has a seed, which models without this dropout do not save
+        if dropout:
+            self.dropout = Dropout(dropout, dtype=self.dtype_policy, name="dropout")
 
     def build(self, input_shape: Shape) -> None:
         common = {
@@ -72,4 +78,6 @@ class FeedForward(keras.layers.Layer):
         if self.gated:
             x, gate = ops.split(x, 2, axis=-1)
             x = get_activation(self.activation)(x, training) * gate
+        if self.dropout is not None:
+            x = self.dropout(x, training=training)
         return self.output_dense(x)

@@ -15,7 +15,7 @@ from kbert.layers import fused
 from kbert.layers.ids import take_rows, whole_numbers
 
 
-def sinusoids(max_positions: int, hidden_size: int) -> np.ndarray:
+def sinusoids(max_positions: int, hidden_size: int, halves: bool = False) -> np.ndarray:
     """Returns sines and cosines of wavelengths from 2 pi to 10,000 times that.
 
     (Vaswani et al. 2017, section 3.5.)
@@ -24,6 +24,7 @@ def sinusoids(max_positions: int, hidden_size: int) -> np.ndarray:
         max_positions: number of positions, M.
         hidden_size: width, H; columns 2i have the sine and columns 2i + 1 the cosine of
             position / 10000**(2i/H).
+        halves: whether all sines come before all cosines instead.
 
     Returns:
         (M, H) float32.
@@ -34,7 +35,8 @@ def sinusoids(max_positions: int, hidden_size: int) -> np.ndarray:
     """
     column = np.arange(hidden_size)
     angles = np.arange(max_positions)[:, None] / 10000.0 ** (column // 2 * 2 / hidden_size)
-    return np.where(column % 2, np.cos(angles), np.sin(angles)).astype(np.float32)
+    table = np.where(column % 2, np.cos(angles), np.sin(angles)).astype(np.float32)
+    return np.concatenate([table[:, ::2], table[:, 1::2]], axis=1) if halves else table
 
 
 class _Positions(keras.layers.Layer):
@@ -109,6 +111,7 @@ class SinusoidalPositions(_Positions):
     Args:
         max_positions: number of positions, M.
         hidden_size: width, H.
+        halves: whether all sines come before all cosines.
 
     Example:
         >>> layer = SinusoidalPositions(5, 4)
@@ -116,11 +119,17 @@ class SinusoidalPositions(_Positions):
         ([[[0.0, 1.0, 0.0, 1.0]]], 0)
     """
 
+    def __init__(
+        self, max_positions: int, hidden_size: int, *, halves: bool = False, **kwargs: Any
+    ) -> None:
+        super().__init__(max_positions, hidden_size, **kwargs)
+        self.halves = halves
+
     def build(self, input_shape: Shape | None = None) -> None:
         """Does nothing: there are no weights."""
 
     def _table(self) -> Tensor:
-        return ops.convert_to_tensor(sinusoids(self.max_positions, self.hidden_size))
+        return ops.convert_to_tensor(sinusoids(self.max_positions, self.hidden_size, self.halves))
 
 
 def number_tokens(token_ids: Tensor, padding_id: int, places: Tensor | None = None) -> Tensor:

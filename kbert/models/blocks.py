@@ -5,11 +5,12 @@ from typing import Any, NamedTuple
 
 import keras
 
-from kbert.configs.base import Config
 from kbert.configs.encoder import EncoderConfig
+from kbert.configs.seq2seq import RELATIVE, Seq2SeqConfig
 from kbert.configs.transformer import TransformerConfig
 from kbert.core.types import DType, Tensor
 from kbert.layers import (
+    BiasedAttention,
     Block,
     CrossAttention,
     CrossBlock,
@@ -23,31 +24,9 @@ from kbert.layers import (
 )
 from kbert.layers.recompute import run_layer
 
-
-def post_norm_block(config: Config, *, crossed: bool = False, **kwargs: Any) -> Block:
-    """Builds a block that normalises after each residual sum: BERT, GPT, original Transformer.
-
-    Args:
-        config: config of an encoder, a decoder or an encoder-decoder.
-        crossed: whether the block has cross-attention, as in the decoder of an encoder-decoder.
-        **kwargs: `name` and `dtype` of the block.
-    """
-    return _decoder_block(config, "post_norm", crossed, **kwargs)
-
-
-def pre_norm_block(config: Config, *, crossed: bool = False, **kwargs: Any) -> Block:
-    """Builds a block that normalises the input of each part (GPT-2), like `post_norm_block`.
-
-    The residual stream itself is never normalised, so a norm must follow the last block.
-    """
-    return _decoder_block(config, "pre_norm", crossed, **kwargs)
-
-
 # Kind of block -> format of the name of a part's norm.
 _SLOTS = {"post_norm": "{}_norm", "pre_norm": "{}_input_norm"}
 _PARTS = ("attention", "feed_forward")
-# Name in a config -> function that makes the block.
-BLOCKS = {"post_norm": post_norm_block, "pre_norm": pre_norm_block}
 
 
 def layer_block(
@@ -75,6 +54,43 @@ def layer_block(
         attention = attention_of(config, layer=layer, name="attention", **policy)
     if feed_forward is None:
         feed_forward = feed_forward_of(config, name="feed_forward", **policy)
+    return _block(config, slots, attention, feed_forward, norm=config.norm, **kwargs)
+
+
+def seq2seq_block(config: Seq2SeqConfig, *, crossed: bool = False, **kwargs: Any) -> Block:
+    """Builds a block of an encoder-decoder from its config.
+
+    Args:
+        config: config of the model.
+        crossed: whether the block has cross-attention, as those of the decoder have.
+        **kwargs: `name` and `dtype` of the block.
+    """
+    parts = ("attention", *(("cross_attention",) if crossed else ()), "feed_forward")
+    slots = [_SLOTS[config.block].format(part) for part in parts]
+    common: dict[str, Any] = {
+        "initializer_range": config.initializer_range,
+        "use_bias": config.use_bias,
+        "dtype": kwargs.get("dtype"),
+    }
+    heads = {
+        "dropout": config.attention_dropout,
+        "head_size": config.head_size,
+        "scaled": config.scale_scores,
+        **common,
+    }
+    kind = BiasedAttention if config.positions == RELATIVE else SelfAttention
+    attention = kind(config.num_heads, name="attention", **heads)
+    feed_forward = FeedForward(
+        config.intermediate_size,
+        activation=config.activation,
+        gated=config.feed_forward == "gated",
+        dropout=config.activation_dropout,
+        name="feed_forward",
+        **common,
+    )
+    if crossed:
+        cross = CrossAttention(config.num_heads, name="cross_attention", **heads)
+        kwargs |= {"made": CrossBlock, "cross_attention": cross}
     return _block(config, slots, attention, feed_forward, norm=config.norm, **kwargs)
 
 
@@ -170,7 +186,9 @@ def positions_of(
     sizes = (config.max_positions, config.hidden_size)
     if config.positions == "learned":
         return LearnedPositions(*sizes, initializer_range=initializer_range, **kwargs)
-    return SinusoidalPositions(*sizes, **kwargs) if config.positions == "sinusoidal" else None
+    if config.positions in ("sinusoidal", "sinusoidal_halves"):
+        return SinusoidalPositions(*sizes, halves=config.positions != "sinusoidal", **kwargs)
+    return None
 
 
 class Reads(NamedTuple):
@@ -277,27 +295,6 @@ def step_blocks(
         x, new = block.step(x, keys_values, prompt["bias"], new, t, *context, **block_options)
         decoded.append(new)
     return x, {"prompt": prompt, "decoded": decoded}
-
-
-def _decoder_block(config: Any, kind: str, crossed: bool, **kwargs: Any) -> Block:
-    """Builds a block of `kind` "post_norm" or "pre_norm", with cross-attention if `crossed`.
-
-    Only sizes, dropout rates and the activation come from the config: the block always has
-    LayerNorm, biases and ungated feed-forward layers, and no positions in the attention.
-    """
-    slots = [_SLOTS[kind].format(part) for part in _PARTS]
-    common = {"initializer_range": config.initializer_range, "dtype": kwargs.get("dtype")}
-    heads = {"dropout": config.attention_dropout, **common}
-    attention = SelfAttention(config.num_heads, name="attention", **heads)
-    feed_forward = FeedForward(
-        config.intermediate_size, activation=config.activation, name="feed_forward", **common
-    )
-    if not crossed:
-        return _block(config, slots, attention, feed_forward, **kwargs)
-    cross = CrossAttention(config.num_heads, name="cross_attention", **heads)
-    slots.append(_SLOTS[kind].format("cross_attention"))
-    parts = (attention, feed_forward)
-    return _block(config, slots, *parts, made=CrossBlock, cross_attention=cross, **kwargs)
 
 
 def _block(

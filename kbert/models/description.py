@@ -200,9 +200,8 @@ def describe(name_or_config: str | Config) -> Any:
     else:
         name, row = name_or_config, family_row(name_or_config)
     config: Any = row.config
-    tokenizer = row.tokenizer
     if config.kind in late.TABLE["description"]:
-        return late.load("description", config.kind)(config, name, tokenizer)
+        return late.load("description", config.kind)(row, name)
     pooler = config.count_pooler()
     held = config.count_embeddings() + config.count_blocks() + pooler
     held += part_of(config).count_parameters(config) + _count_edits(config)
@@ -212,7 +211,7 @@ def describe(name_or_config: str | Config) -> Any:
         parameters=held + row.unused_rows * config.embedding_width,
         pooler_parameters=pooler,
         held_parameters=held,
-        tokenizer=tokenizer,
+        tokenizer=row.tokenizer,
     )
 
 

@@ -118,7 +118,7 @@ def _find(table: Any) -> Values:
         if isinstance(table, keras.Model) and hasattr(table, name):
             table = getattr(table, name)
     if isinstance(table, SinusoidalPositions):
-        return sinusoids(table.max_positions, table.hidden_size)
+        return sinusoids(table.max_positions, table.hidden_size, table.halves)
     if isinstance(table, keras.layers.Layer):
         if not hasattr(table, "position"):
             raise TypeError(

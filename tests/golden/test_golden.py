@@ -149,19 +149,22 @@ def plain(value):
     return [plain(x) for x in value] if isinstance(value, list | tuple) else value
 
 
-def assert_same(found, expected, where="answer"):
-    """Numbers within 1e-5, all else equal; what a later version says besides does not matter."""
+TRAINED = 1e-4  # Adam divides a gradient by its own size, and so does not keep rounding small
+
+
+def assert_same(found, expected, where="answer", tolerance=1e-5):
+    """Numbers within `tolerance`, all else equal; more keys in a later version do not matter."""
     found = plain(found)
     if isinstance(expected, dict):
         assert expected.keys() <= found.keys(), where
         for name, value in expected.items():
-            assert_same(found[name], value, f"{where}, {name}")
+            assert_same(found[name], value, f"{where}, {name}", tolerance)
     elif isinstance(expected, list):
         assert len(found) == len(expected), where
         for number, (one, other) in enumerate(zip(found, expected, strict=True)):
-            assert_same(one, other, f"{where}, {number}")
+            assert_same(one, other, f"{where}, {number}", tolerance)
     elif isinstance(expected, float):
-        assert found == pytest.approx(expected, rel=1e-5, abs=1e-5), where
+        assert found == pytest.approx(expected, rel=tolerance, abs=tolerance), where
     else:
         assert found == expected, where
 
@@ -360,7 +363,8 @@ def test_a_fine_tuning_resumes_to_the_losses_of_before(expected, folder, unchang
     assert_same(read_lines(run / "steps.jsonl"), expected["steps"], "steps")
     if expected["evaluations"]:
         assert_same(read_lines(run / "evaluations.jsonl"), expected["evaluations"], "evaluations")
-    assert_same(task.predict(expected["asked"], verbose=0), expected["answers"])
+    answers = task.predict(expected["asked"], verbose=0)
+    assert_same(answers, expected["answers"], tolerance=TRAINED)
 
 
 @pytest.mark.slow

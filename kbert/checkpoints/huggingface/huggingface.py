@@ -204,6 +204,7 @@ def import_model(content: Mapping[str, Any], arrays: Arrays, source: str) -> Che
     kbert_arrays, unused_arrays = read_arrays(
         architecture.rules(config, head), architecture.fold(prefixed_arrays, content)
     )
+    config = architecture.settled(config, kbert_arrays, content)
     architecture.check_masked_lm(config, kbert_arrays)
     if "encoder/pooler/kernel" in kbert_arrays:
         activation = architecture.pooler_activation(content, head)
@@ -324,7 +325,7 @@ def _with_prefix(architecture: Architecture, arrays: Arrays) -> Arrays:
         arrays: name in transformers -> array.
     """
     prefix = f"{architecture.prefix}."
-    if any(name.startswith(prefix) for name in arrays):
+    if not architecture.prefix or any(name.startswith(prefix) for name in arrays):
         return arrays
     return {
         name if name.startswith(architecture.heads) else f"{prefix}{name}": array
@@ -401,6 +402,8 @@ def _class_ending(architecture: Architecture, arrays: Arrays, head: str | None) 
         arrays: kbert's weight name -> array.
         head: one of `CLASSIFIERS` that is in the weights, or None.
     """
+    if architecture.class_ending is not None:
+        return architecture.class_ending
     if head:
         return CLASSIFIERS[head]
     if architecture.task == "causal_lm" or "permutation_lm/bias" in arrays:

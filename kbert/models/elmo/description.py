@@ -1,7 +1,9 @@
 """Parameter counts of ELMo's bidirectional language models, by formula."""
 
 import dataclasses
+from typing import cast
 
+from kbert.catalog.families import Row
 from kbert.configs.elmo import ElmoConfig
 
 
@@ -57,17 +59,18 @@ class ElmoDescription:
         return "\n".join(f"{name:20}{value}" for name, value in lines.items())
 
 
-def describe_elmo(
-    config: ElmoConfig, name: str | None = None, tokenizer: str | None = None
-) -> ElmoDescription:
+def describe_elmo(row: Row, name: str | None = None) -> ElmoDescription:
     """Counts a bidirectional language model's parameters; see `kbert.describe`.
 
-    `name` and `tokenizer` become fields of the description unchanged.
+    Args:
+        row: table entry of the model.
+        name: `name` of the description.
 
     Example:
-        >>> describe_elmo(ElmoConfig(vocabulary_size=10)).softmax_parameters
+        >>> describe_elmo(Row(ElmoConfig(vocabulary_size=10))).softmax_parameters
         5130
     """
+    config = cast(ElmoConfig, row.config)
     total = config.count_parameters()
     softmax = total - config.replace(vocabulary_size=None).count_parameters()
-    return ElmoDescription(name, config, total, softmax, tokenizer)
+    return ElmoDescription(name, config, total, softmax, row.tokenizer)

@@ -1,4 +1,4 @@
-"""The encoder-decoder: the original Transformer.
+"""The encoder-decoder: the original Transformer, BART, T5 and their kin.
 
 Shapes: `B` batch, `S` tokens of the source, `T` tokens of the target, `H` hidden width, `N` heads,
 `V` vocabulary, `R` rows that are decoded.
@@ -9,24 +9,26 @@ from typing import Any
 import keras
 from keras import ops
 
-from kbert.configs.seq2seq import Seq2SeqConfig
+from kbert.configs.seq2seq import RELATIVE, Seq2SeqConfig
 from kbert.core.types import DType, Shape, Tensor, Tensors
 from kbert.layers import (
     Dropout,
     LayerNorm,
+    RelativeBiases,
     TokenEmbeddings,
     attention_bias,
     causal_bias,
 )
+from kbert.layers.positions import check_length
 from kbert.layers.recompute import run_layer
 from kbert.models.blocks import (
-    BLOCKS,
     Reads,
     last_norm,
     normed,
     positions_of,
     prefill_blocks,
     run_blocks,
+    seq2seq_block,
     step_blocks,
 )
 from kbert.models.encoder import Encoder
@@ -45,8 +47,10 @@ INPUTS = (
 class Seq2Seq(FromConfig, keras.Model):
     """Encodes a source bidirectionally, and decodes a target that attends to it left to right.
 
-    (Vaswani et al. 2017, https://arxiv.org/abs/1706.03762.) One token table serves source, target
-    and output. The constructor builds the model, so it has weights at once.
+    (Vaswani et al. 2017, https://arxiv.org/abs/1706.03762; Lewis et al. 2020, BART,
+    https://arxiv.org/abs/1910.13461; Raffel et al. 2020, T5, https://arxiv.org/abs/1910.10683.)
+    One token table serves source, target and output, unless the config says otherwise. The
+    constructor builds the model, so it has weights at once.
 
     Args:
         config: sizes and options of the model.
@@ -77,17 +81,16 @@ class Seq2Seq(FromConfig, keras.Model):
         self.check_config(config)
         super().__init__(name=name, dtype=dtype, autocast=False, **kwargs)
         self.config = config
-        width = config.hidden_size
         policy = {"dtype": self.dtype_policy}
-        self.embeddings = TokenEmbeddings(
-            config.vocabulary_size,
-            width,
-            # Rows of the table have about unit length, for the logits; scaled, unit variance.
-            scale=width**0.5 if config.initializer_range is None else 1.0,
-            initializer_range=config.table_range,
-            name="embeddings",
-            **policy,
-        )
+        self.embeddings = self._token_table(config.vocabulary_size, "embeddings")
+        self.target_embeddings = self.output_table = self.output_bias = None
+        if config.target_vocabulary_size is not None:
+            self.target_embeddings = self._token_table(config.target_rows, "target_embeddings")
+        if config.output == "untied":
+            sigma = config.initializer_range or config.hidden_size**-0.5
+            self.output_table = self._token_table(config.target_rows, "output_table", sigma)
+        if config.output_bias:
+            self.output_bias = _FixedBias(config.target_rows, name="output_bias", **policy)
         table = {"initializer_range": config.table_range, **policy}
         self.encoder_positions: Any = positions_of(config, name="encoder_positions", **table)
         self.decoder_positions: Any = positions_of(config, name="decoder_positions", **table)
@@ -97,19 +100,33 @@ class Seq2Seq(FromConfig, keras.Model):
         self.decoder_embedding_norm = _embedding_norm(
             config, name="decoder_embedding_norm", **policy
         )
+        self.encoder_bias = self.decoder_bias = None
+        if config.positions == RELATIVE:
+            buckets = (config.num_heads, config.num_buckets, config.max_distance)
+            self.encoder_bias = RelativeBiases(*buckets, name="encoder_bias", **table)
+            self.decoder_bias = RelativeBiases(*buckets, causal=True, name="decoder_bias", **table)
         self.dropout = Dropout(config.dropout, name="dropout", **policy)
-        make_block = BLOCKS[config.block]
         self.encoder_blocks = [
-            make_block(config, name=f"encoder_layers_{i}", **policy)
+            seq2seq_block(config, name=f"encoder_layers_{i}", **policy)
             for i in range(config.num_layers)
         ]
-        self.encoder_norm = last_norm(config, name="encoder_norm", **policy)
+        self.encoder_norm = last_norm(config, kind=config.norm, name="encoder_norm", **policy)
         self.decoder_blocks: list[Any] = [
-            make_block(config, crossed=True, name=f"decoder_layers_{i}", **policy)
+            seq2seq_block(config, crossed=True, name=f"decoder_layers_{i}", **policy)
             for i in range(config.decoder_layers)
         ]
-        self.decoder_norm = last_norm(config, name="decoder_norm", **policy)
+        self.decoder_norm = last_norm(config, kind=config.norm, name="decoder_norm", **policy)
         self.build()
+
+    def _token_table(self, rows: int, name: str, sigma: float | None = None) -> TokenEmbeddings:
+        return TokenEmbeddings(
+            rows,
+            self.config.hidden_size,
+            scale=self.config.embedding_scale,
+            initializer_range=sigma or self.config.table_range,
+            name=name,
+            dtype=self.dtype_policy,
+        )
 
     def build(self, input_shape: Shape | None = None) -> None:
         hidden = (None, None, self.config.hidden_size)
@@ -119,6 +136,8 @@ class Seq2Seq(FromConfig, keras.Model):
             *(*self.encoder_blocks, self.encoder_norm),
             *(self.decoder_positions, self.decoder_embedding_norm),
             *(*self.decoder_blocks, self.decoder_norm),
+            *(self.encoder_bias, self.decoder_bias),
+            *(self.target_embeddings, self.output_table, self.output_bias),
         ):
             if layer is not None:
                 layer.build(hidden)
@@ -157,9 +176,11 @@ class Seq2Seq(FromConfig, keras.Model):
 
     @property
     def id_rows(self) -> dict[str, int]:
-        return dict.fromkeys(
-            ("encoder_token_ids", "decoder_token_ids"), self.config.vocabulary_size
-        )
+        config = self.config
+        return {
+            "encoder_token_ids": config.vocabulary_size,
+            "decoder_token_ids": config.target_rows,
+        }
 
     @property
     def exported_inputs(self) -> dict[str, tuple[int | None, ...]]:
@@ -167,8 +188,13 @@ class Seq2Seq(FromConfig, keras.Model):
 
     @property
     def token_embedding(self) -> keras.Variable:
-        """The token table (V, H)."""
+        """The token table (V, H) of the source."""
         return self.embeddings.token
+
+    @property
+    def _target_table(self) -> TokenEmbeddings:
+        """The token table of the target: that of the source unless it has its own."""
+        return self.embeddings if self.target_embeddings is None else self.target_embeddings
 
     def call(
         self,
@@ -204,17 +230,25 @@ class Seq2Seq(FromConfig, keras.Model):
         memory, memory_bias, encoder_outputs = self._encode(inputs, training, reads)
         x = self._embed_target(inputs["decoder_token_ids"], training=training)
         bias = causal_bias(ops.shape(inputs["decoder_token_ids"])[1])
+        shared = None if self.decoder_bias is None else self.decoder_bias(x, training=training)
         if inputs.get("decoder_padding_mask") is not None:
             bias = bias + attention_bias(inputs["decoder_padding_mask"])
         hidden_states, attention, cross_attention = [x], [], []
         for block in self.decoder_blocks:
             x, probabilities, crossed = run_layer(
-                block, x, memory, bias, memory_bias, training=training, select=reads.select
+                block,
+                x,
+                memory,
+                bias,
+                memory_bias,
+                training=training,
+                select=reads.select,
+                shared=shared,
             )
             hidden_states.append(x)
             attention.append(probabilities)
             cross_attention.append(crossed)
-        x = hidden_states[-1] = normed(x, self.decoder_norm)
+        x = hidden_states[-1] = self._finished(x, self.decoder_norm, training)
         outputs = {"sequence": x, "encoder_sequence": memory}
         if return_hidden_states:
             outputs["hidden_states"] = hidden_states
@@ -226,8 +260,18 @@ class Seq2Seq(FromConfig, keras.Model):
         return outputs
 
     def logits(self, sequence: Tensor) -> Tensor:
-        """Computes the logits of the next token: (…, H) -> (…, V) float32, by the token table."""
-        return self.embeddings.logits(sequence)
+        """Computes the logits of the next token: (…, H) -> (…, V) float32.
+
+        They are products with the target's token table, or with the table of the output.
+        """
+        if self.output_table is not None:
+            logits = self.output_table.logits(sequence)
+        elif self.config.output == "tied_scaled":
+            scale = self.config.hidden_size**-0.5
+            logits = self._target_table.logits(ops.cast(sequence, "float32") * scale)
+        else:
+            logits = self._target_table.logits(sequence)
+        return logits if self.output_bias is None else logits + self.output_bias.bias
 
     def prefill(
         self,
@@ -267,6 +311,7 @@ class Seq2Seq(FromConfig, keras.Model):
         memory, memory_bias, _ = self._encode(inputs, False, Reads())
         x = self._embed_target(start_ids[:, None])
         bias = attention_bias(ops.ones_like(start_ids[:, None]))
+        # Relative biases change nothing yet: the first token attends only to itself.
         context = (bias, memory, memory_bias)
         x, layers, decoded = prefill_blocks(self.decoder_blocks, x, max_new_tokens, *context)
         prompt = {"layers": layers, "bias": bias, "memory_bias": memory_bias}
@@ -286,7 +331,13 @@ class Seq2Seq(FromConfig, keras.Model):
         """
         positions = ops.ones_like(token_ids)[:, None] * (1 + t)  # after the start
         x = self._embed_target(token_ids[:, None], positions)
-        x, cache = step_blocks(self.decoder_blocks, x, cache, t, cache["prompt"]["memory_bias"])
+        options = None
+        if self.decoder_bias is not None:
+            length = 1 + ops.shape(cache["decoded"][0]["key"])[2]  # the start and all new tokens
+            biases = {"bias": self.decoder_bias.row(1 + t, length)}
+            options = [{"shared": biases}] * len(self.decoder_blocks)
+        memory_bias = cache["prompt"]["memory_bias"]
+        x, cache = step_blocks(self.decoder_blocks, x, cache, t, memory_bias, options=options)
         return self.logits(normed(x, self.decoder_norm)[:, 0]), cache
 
     def compute_output_spec(
@@ -318,22 +369,50 @@ class Seq2Seq(FromConfig, keras.Model):
         Returns the hidden states (B, S, H) after the last norm, the bias of padding for the decoder
         (None without a mask), and a dict of the lists "hidden_states" and "attention".
         """
-        x = self.encoder_positions(self.embeddings(inputs["encoder_token_ids"]))
+        x = self._placed(self.embeddings(inputs["encoder_token_ids"]), self.encoder_positions)
         x = self.dropout(normed(x, self.encoder_embedding_norm), training=training)
         bias = None
         if inputs.get("encoder_padding_mask") is not None:
             bias = attention_bias(inputs["encoder_padding_mask"])
+        shared = None if self.encoder_bias is None else self.encoder_bias(x, training=training)
         hidden_states, attention = run_blocks(
-            self.encoder_blocks, x, bias, reads=reads, training=training
+            self.encoder_blocks, x, bias, reads=reads, training=training, shared=shared
         )
-        x = hidden_states[-1] = normed(hidden_states[-1], self.encoder_norm)
+        x = self._finished(hidden_states[-1], self.encoder_norm, training)
+        hidden_states[-1] = x
         return x, bias, {"hidden_states": hidden_states, "attention": attention}
 
     def _embed_target(
         self, token_ids: Tensor, places: Tensor | None = None, training: bool = False
     ) -> Tensor:
-        x = self.decoder_positions(self.embeddings(token_ids), places)
+        x = self._placed(self._target_table(token_ids), self.decoder_positions, places)
         return self.dropout(normed(x, self.decoder_embedding_norm), training=training)
+
+    def _placed(self, x: Tensor, positions: Any, places: Tensor | None = None) -> Tensor:
+        """Adds positions to embeddings x (B, T, H); without position embeddings it checks T."""
+        if positions is not None:
+            return positions(x, places)
+        if places is None:
+            check_length(ops.shape(x)[1], self.config.max_positions)
+        return x
+
+    def _finished(self, x: Tensor, norm: Any, training: bool) -> Tensor:
+        """Returns x (B, T, H) after the last norm of a side, and any dropout behind it."""
+        x = normed(x, norm)
+        return self.dropout(x, training=training) if self.config.output_dropout else x
+
+
+class _FixedBias(keras.layers.Layer):
+    """A bias (V,) of the logits that is not trained: a value of the model, like its positions."""
+
+    def __init__(self, rows: int, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.rows = rows
+
+    def build(self, input_shape: Shape | None = None) -> None:
+        self.bias = self.add_weight(
+            name="bias", shape=(self.rows,), initializer="zeros", trainable=False, autocast=False
+        )
 
 
 def _embedding_norm(config: Seq2SeqConfig, **kwargs: Any) -> keras.layers.Layer | None:

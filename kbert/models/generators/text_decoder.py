@@ -12,7 +12,7 @@ from kbert.configs.seq2seq import Seq2SeqConfig
 from kbert.core.types import Shape, Tensor
 from kbert.layers import attention_bias, causal_bias
 from kbert.layers.recompute import run_layer
-from kbert.models.blocks import BLOCKS
+from kbert.models.blocks import seq2seq_block
 from kbert.models.encoder import Encoder
 from kbert.models.generators.warm_start import arrays_of_encoder, config_of_encoder
 from kbert.models.weights import get_arrays, set_arrays
@@ -41,9 +41,8 @@ class TextDecoder(keras.layers.Layer):
 
     def __init__(self, config: Seq2SeqConfig, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        make_block = BLOCKS[config.block]
         self.blocks: list[Any] = [
-            make_block(config, crossed=True, name=f"layers_{i}", dtype=self.dtype_policy)
+            seq2seq_block(config, crossed=True, name=f"layers_{i}", dtype=self.dtype_policy)
             for i in range(config.decoder_layers)
         ]
         self.build((None, None, config.hidden_size))

@@ -233,7 +233,7 @@ class XlnetBlock(Block):
                 name="attention",
                 **common,
             ),
-            _FeedForward(
+            FeedForward(
                 intermediate_size,
                 activation=activation,
                 dropout=dropout,
@@ -279,15 +279,3 @@ class XlnetBlock(Block):
     def _finished(self, x: Tensor, outputs: Tensor, training: bool) -> Tensor:
         x = add_and_norm(x, outputs, self.dropout, self.attention_norm, training)
         return self._forwarded(x, training)
-
-
-class _FeedForward(FeedForward):
-    """Feed-forward part with dropout between the two layers."""
-
-    def __init__(self, *sizes: int, dropout: float, **options: Any) -> None:
-        super().__init__(*sizes, **options)
-        self.dropout = Dropout(dropout, dtype=self.dtype_policy, name="dropout")
-
-    def call(self, x: Tensor, training: bool = False) -> Tensor:
-        x = self.intermediate(x, training=training)
-        return self.output_dense(self.dropout(x, training=training))

@@ -1,86 +1,10 @@
-"""MPNet's biases of distances against loops; `test_reference_family.py` has equality with MPNet."""
+"""MPNet's part: what is saved, counted and refused; `test_reference_family.py` has equality."""
 
 import numpy as np
 import pytest
-from keras import ops
 
-from kbert.layers.bias import attention_bias
 from kbert.models import Encoder, describe
-from kbert.models.mpnet.attention import BiasedAttention, RelativeBiases, bias_buckets
-from tests.harness import (
-    KINDS,
-    assert_close,
-    get_values,
-    randomise,
-    tiny_config,
-    tiny_inputs,
-    to_numpy,
-)
-
-B, T, H, N = 2, 9, 12, 3
-BUCKETS, FARTHEST = 8, 6
-
-
-def made(dtype="float32"):
-    table = RelativeBiases(N, BUCKETS, FARTHEST, name="shared", dtype=dtype)
-    layer = BiasedAttention(N, name="attention", dtype=dtype)
-    for one in (table, layer):
-        one.build((None, None, H))
-        randomise(one)
-    return table, layer
-
-
-def row_of(distance):
-    """Of a table of 8: two buckets of one distance each side, then 2 and 3, then all beyond."""
-    row = {0: 0, 1: 1, 2: 2, 3: 2}.get(abs(distance), 3)
-    return row if distance >= 0 else row + BUCKETS // 2
-
-
-MASK = np.array([[1] * T, [1] * 5 + [0] * (T - 5)], "int32")
-
-
-@pytest.mark.jax_slow
-def test_it_is_attention_with_a_number_for_each_distance():
-    table, layer = made()
-    x = np.random.default_rng(0).normal(size=(B, T, H)).astype("float32")
-    bias = attention_bias(MASK)
-    out = layer(x, bias, shared=table(x))
-    outputs, found = to_numpy(out[0]), {k: to_numpy(v) for k, v in out[1].items()}
-    numbers = get_values(table)["shared/table"]
-    for b in range(B):
-        for n in range(N):
-            query, key = found["query"][b, n], found["key"][b, n]
-            for i in range(T):
-                scores = [
-                    query[i] @ key[j] / 2 + numbers[row_of(i - j), n] for j in range(T)
-                ]  # of heads of 4
-                assert_close(found["scores"][b, n, i], np.array(scores), 1e-5)
-                exponents = np.exp(scores) * MASK[b]
-                assert_close(found["probabilities"][b, n, i], exponents / exponents.sum(), 1e-5)
-    at = np.array([[0, 7, 3], [4, 4, 1]], "int32")
-    some, picked = layer(x, bias, shared=table(x), positions=at)
-    assert_close(to_numpy(some), np.take_along_axis(outputs, at[..., None], 1), 1e-6)
-    whole = np.take_along_axis(found["probabilities"], at[:, None, :, None], 2)
-    assert_close(to_numpy(picked["probabilities"]), whole, 1e-6)
-
-
-@pytest.mark.jax_slow
-def test_the_buckets_are_those_of_transformers():
-    torch = pytest.importorskip("torch")
-    from transformers.models.mpnet.modeling_mpnet import MPNetEncoder
-
-    distances = np.arange(600)
-    ours = bias_buckets(32, 128)[np.minimum(distances, 128)]
-    for sign, offset in ((1, 0), (-1, 16)):
-        theirs = MPNetEncoder.relative_position_bucket(torch.tensor(-sign * distances[1:]))
-        np.testing.assert_array_equal(ours[1:] + offset, theirs.numpy())
-    table = RelativeBiases(1, 32, 128)
-    table.build((None, None, H))
-    table.table.assign(np.arange(32, dtype="float32")[:, None])
-    found = to_numpy(table(ops.ones((1, 300, H)))["bias"])[0, 0]
-    places = torch.arange(300)
-    expected = MPNetEncoder.relative_position_bucket(places[None] - places[:, None])
-    np.testing.assert_array_equal(found, expected.numpy())
+from tests.harness import KINDS, randomise, tiny_config, tiny_inputs, to_numpy
 
 
 @pytest.mark.jax_slow
@@ -110,9 +34,3 @@ def test_saved_and_counted(tmp_path):
 def test_what_it_may_not_be(options, values, message):
     with pytest.raises(ValueError, match=message):
         tiny_config(part={"name": "relative_bias", **options}, num_segments=0, **values)
-
-
-def test_attention_without_biases_is_refused():
-    _, layer = made()
-    with pytest.raises(ValueError, match=r"`shared` must .*. Received: None"):
-        layer(np.zeros((B, T, H), "float32"))

@@ -12,10 +12,11 @@ from kbert.checkpoints.huggingface.architectures.bert import Bert
 from kbert.configs.base import Config
 from kbert.configs.decoder import DecoderConfig
 from kbert.configs.encoder import EncoderConfig
+from kbert.configs.seq2seq import RELATIVE, Seq2SeqConfig
 from kbert.core import late
 
 _SHARED_PREFIXES = {"model", "transformer"}  # used by several architectures
-_CLASS_ENDINGS = r"Model|For\w+|LMHeadModel|DoubleHeadsModel"
+_CLASS_ENDINGS = r"Model|MTModel|For\w+|LMHeadModel|DoubleHeadsModel"
 
 # Words in the names of keys that change the model in other architectures, which kbert cannot read.
 _DECISIVE = re.compile(
@@ -167,8 +168,10 @@ def infer(config: Config, names: Iterable[str], tokenizer_kind: str | None) -> s
     """Returns the architecture that a model is written as if the user names none.
 
     A decoder is written as ModernBERT's decoder if it has rotary positions, as GPT-2 if it has
-    norms before its parts, else as GPT. A model with a config class of its own (XLNet, Reformer) is
-    written as its own architecture. For other encoders the first match of this list decides:
+    norms before its parts, else as GPT. An encoder-decoder is written as T5 if it has relative
+    positions; with learned ones as mBART if it has norms before its parts, else as BART; with
+    sinusoidal ones as PEGASUS or Marian. A model with a config class of its own (XLNet, Reformer)
+    is written as its own architecture. For other encoders the first match of this list decides:
 
     - by part: task embeddings are ERNIE, disentangled attention is DeBERTa-v2, global tokens are
       Longformer, bottlenecks are MobileBERT, a relative position bias is MPNet, dynamic
@@ -206,10 +209,17 @@ def infer(config: Config, names: Iterable[str], tokenizer_kind: str | None) -> s
         if config.positions == "rotary":
             return "modernbert-decoder"
         return "gpt2" if config.block == "pre_norm" else "openai-gpt"
+    if isinstance(config, Seq2SeqConfig):
+        if config.positions == RELATIVE:
+            return "t5"
+        before = config.block == "pre_norm"
+        if config.positions == "learned":
+            return "mbart" if before else "bart"
+        return "pegasus" if before else "marian"
     if not isinstance(config, EncoderConfig):
         raise ValueError(
-            "Hugging Face's format requires an EncoderConfig or a DecoderConfig. Received: "
-            f"{config}"
+            "Hugging Face's format requires an EncoderConfig, a DecoderConfig or a Seq2SeqConfig. "
+            f"Received: {config}"
         )
     for architecture in architectures().values():
         if config.kind == architecture.config_class.kind != EncoderConfig.kind:

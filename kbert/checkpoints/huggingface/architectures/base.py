@@ -97,6 +97,7 @@ class Architecture:
         sentence_class: end of the name of the class with only the sentence head.
         causal_class: end of the class name of a decoder, or of a permutation language model.
         span_class: end of the class name of extractive question answering.
+        class_ending: end of the class name of every model; None = by its heads.
         class_endings: usual end of a class name -> end in this architecture, if it differs.
         part: name of the `part` in a config that is written as this architecture; None = no part
             selects it.
@@ -136,6 +137,7 @@ class Architecture:
     sentence_class: ClassVar[str] = "ForPreTraining"
     causal_class: ClassVar[str] = "LMHeadModel"
     span_class: ClassVar[str] = "ForQuestionAnswering"
+    class_ending: ClassVar[str | None] = None
     class_endings: ClassVar[Mapping[str, str]] = {}
     part: ClassVar[str | None] = None
     name: ClassVar[str | None] = None
@@ -226,6 +228,16 @@ class Architecture:
             content: key -> value of `config.json`.
         """
         return arrays
+
+    def settled(self, config: Any, arrays: Arrays, content: Mapping[str, Any]) -> Any:
+        """Returns the config with the values that only the weights determine.
+
+        Args:
+            config: config from `config.json`.
+            arrays: kbert's weight name -> array.
+            content: key -> value of `config.json`.
+        """
+        return config
 
     def incompatibilities(self, config: Any) -> list[str]:
         """Returns why a model with this config cannot be this architecture; empty if it can be."""

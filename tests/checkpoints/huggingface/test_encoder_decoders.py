@@ -1,0 +1,170 @@
+"""Configs of Hugging Face's encoder-decoders as published, and what is refused.
+
+`tests/models/generators/test_reference_seq2seq.py` shows that what is read computes the same.
+"""
+
+import re
+
+import numpy as np
+import pytest
+
+from kbert import Seq2Seq, family
+from kbert.checkpoints import write_checkpoint
+from kbert.checkpoints.huggingface.huggingface import export_model, import_model
+from kbert.layers.positions import sinusoids
+from kbert.models.weights import get_arrays
+from tests.harness import randomise
+
+# Keys as published on the hub, of files of several years.
+_SIDES = ("encoder", "decoder")
+_BART = {
+    "activation_dropout": 0.1,
+    "activation_function": "gelu",
+    "add_bias_logits": False,
+    "add_final_layer_norm": False,
+    "attention_dropout": 0.1,
+    "bos_token_id": 0,
+    "classif_dropout": 0.1,
+    "d_model": 768,
+    **{f"{side}_attention_heads": 12 for side in _SIDES},
+    **{f"{side}_ffn_dim": 3072 for side in _SIDES},
+    **{f"{side}_layerdrop": 0.0 for side in _SIDES},
+    **{f"{side}_layers": 6 for side in _SIDES},
+    "decoder_start_token_id": 2,
+    "dropout": 0.1,
+    "early_stopping": True,
+    "eos_token_id": 2,
+    "forced_eos_token_id": 2,
+    "init_std": 0.02,
+    "is_encoder_decoder": True,
+    "max_position_embeddings": 1024,
+    "model_type": "bart",
+    "no_repeat_ngram_size": 3,
+    "normalize_before": False,
+    "normalize_embedding": True,
+    "num_beams": 4,
+    "num_hidden_layers": 6,
+    "pad_token_id": 1,
+    "scale_embedding": False,
+    "task_specific_params": {"summarization": {"num_beams": 4}},
+    "use_cache": True,
+    "vocab_size": 50265,
+}
+_T5 = {
+    "d_ff": 2048,
+    "d_kv": 64,
+    "d_model": 512,
+    "decoder_start_token_id": 0,
+    "dropout_rate": 0.1,
+    "eos_token_id": 1,
+    "initializer_factor": 1.0,
+    "is_encoder_decoder": True,
+    "layer_norm_epsilon": 1e-06,
+    "model_type": "t5",
+    "n_positions": 512,
+    "num_heads": 8,
+    "num_layers": 6,
+    "output_past": True,
+    "pad_token_id": 0,
+    "relative_attention_num_buckets": 32,
+    "vocab_size": 32128,
+}
+_FLAN = {
+    **_T5,
+    **{"d_ff": 1024, "num_heads": 6, "num_layers": 8, "num_decoder_layers": 8},
+    **{"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False},
+}
+PUBLISHED = {
+    "facebook/bart-base": _BART,
+    "t5-small": _T5,
+    "google/flan-t5-small": _FLAN,
+    "google/mt5-small": {**_FLAN, "model_type": "mt5", "vocab_size": 250112},
+}
+
+
+def read(content, arrays=None):
+    return import_model(content, arrays or {}, "there").config
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_configs_are_those_of_the_family(name):
+    # Whether T5's output has a table of its own is in the weights.
+    config = read(PUBLISHED[name], {"lm_head.weight": np.ones((1, 1), "float32")}
+                  if "flan" in name or "mt5" in name else None)  # fmt: skip
+    assert config == family(name)
+    kind = PUBLISHED[name]["model_type"]
+    content, _ = export_model(config, {"seq2seq/embeddings/token": np.zeros((2, 2), "float32")},
+                              architecture=kind)  # fmt: skip
+    for key in (*PUBLISHED[name].keys() & content.keys(), "model_type"):
+        assert content[key] == PUBLISHED[name][key], key
+    assert content["architectures"][0].endswith("ForConditionalGeneration")
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "message"),
+    [
+        ("facebook/bart-base", {"normalize_before": True}, "`normalize_before` must be False"),
+        ("facebook/bart-base", {"encoder_layerdrop": 0.1}, "`encoder_layerdrop` must be 0.0"),
+        (
+            "facebook/bart-base",
+            {"decoder_ffn_dim": 5},
+            "`decoder_ffn_dim` must be equal to `encoder_ffn_dim`.*Received: 5 and 3072",
+        ),
+        ("facebook/bart-base", {"is_encoder_decoder": False}, "`is_encoder_decoder` must be True"),
+        ("facebook/bart-base", {"tie_word_embeddings": False}, "`tie_word_embeddings` must be"),
+        ("facebook/bart-base", {"rope_theta": 1.0}, "unknown rope_theta"),
+        ("t5-small", {"feed_forward_proj": "gated-relu"}, "one of relu, gated-gelu. Received: 'ga"),
+        ("t5-small", {"is_decoder": True}, "`is_decoder` must be False"),
+    ],
+)
+def test_what_kbert_does_not_support_is_refused(name, changes, message):
+    with pytest.raises(ValueError, match=message):
+        read({**PUBLISHED[name], **changes})
+
+
+def test_vocabularies_of_marian_fit_its_embeddings():
+    content = {**_BART, "model_type": "marian", "normalize_embedding": False}
+    content |= {"decoder_vocab_size": 90}
+    with pytest.raises(ValueError, match="`decoder_vocab_size` must be equal to `vocab_size`"):
+        read(content)
+    config = read({**content, "share_encoder_decoder_embeddings": False})
+    assert (config.vocabulary_size, config.target_vocabulary_size) == (50265, 90)
+
+
+def test_other_positions_than_sines_are_refused():
+    content = {**_BART, "model_type": "marian", "normalize_embedding": False, "d_model": 24}
+    name = "model.encoder.embed_positions.weight"
+    table = sinusoids(1024, 24, halves=True)
+    read(content, {name: table})
+    with pytest.raises(ValueError, match=f"must be sines and cosines.*other values in {name}"):
+        read(content, {name: table + 0.1})
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "architecture", "message"),
+    [
+        ("transformer-tiny", {}, None, "positions is 'sinusoidal_halves' in all of them"),
+        ("t5-small", {"dropout": 0.2}, None, "it has one dropout rate"),
+        ("t5-small", {"activation": "gelu_tanh"}, None, "gated gelu_tanh, or relu without gates"),
+        ("t5-small", {}, "mt5", "it does not scale states"),
+        ("facebook/bart-base", {"initializer_range": None}, None, "it has an initializer_range"),
+        ("facebook/bart-base", {"norm": "rms"}, None, "norm is 'layer' in all of them"),
+    ],
+)
+def test_what_transformers_does_not_have_is_refused(name, changes, architecture, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        export_model(family(name).replace(**changes), {}, architecture=architecture)
+
+
+def test_a_tied_t5_of_version_1_1_is_written_for_all_versions(tmp_path):
+    """transformers 4 reads `tie_word_embeddings`, 5 the file and `scale_decoder_outputs`."""
+    sizes = {"vocabulary_size": 9, "hidden_size": 8, "num_layers": 1, "num_heads": 2}
+    config = family("google/flan-t5-small").replace(**sizes, output="tied", intermediate_size=4)
+    seq2seq = Seq2Seq(config)
+    randomise(seq2seq)
+    arrays = get_arrays(seq2seq, "seq2seq")
+    content, renamed = export_model(config, arrays)
+    assert content["tie_word_embeddings"] is False
+    np.testing.assert_array_equal(renamed["lm_head.weight"], renamed["shared.weight"])
+    write_checkpoint(tmp_path, config, arrays, "huggingface")
+    assert Seq2Seq.from_preset(tmp_path).config == config
