@@ -63,6 +63,7 @@ ORDER = {
         corpus
         tables
         pretraining readers translation
+        denoising
     """,
     "decoding": """
         methods noise request

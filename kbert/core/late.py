@@ -201,6 +201,13 @@ TABLE = {
         "rounding": "kbert.edit.rounding:Rounding",
         "movement": "kbert.edit.movement:Movement",
     },
+    "noise": {
+        "bart": "kbert.data.denoising.bart:Bart",
+        "t5": "kbert.data.denoising.spans:SpanCorruption",
+        "mass": "kbert.data.denoising.mass:Mass",
+        "pegasus": "kbert.data.denoising.gap_sentences:GapSentences",
+        "prefix_lm": "kbert.data.denoising.prefix:PrefixLM",
+    },
     "adapter": {
         "houlsby": "kbert.edit.adapters.bottleneck:Houlsby",
         "pfeiffer": "kbert.edit.adapters.bottleneck:Pfeiffer",

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from kbert.data.corpus.prepare import prepare_corpus as prepare_corpus
     from kbert.data.corpus.preview import preview_corpus as preview_corpus
     from kbert.data.corpus.vocabulary import train_or_reuse_tokenizer as train_or_reuse_tokenizer
+    from kbert.data.denoising.dataset import denoising_dataset as denoising_dataset
     from kbert.data.pretraining.causal import causal_dataset as causal_dataset
     from kbert.data.pretraining.dataset import pretraining_dataset as pretraining_dataset
     from kbert.data.pretraining.examples import show_examples as show_examples

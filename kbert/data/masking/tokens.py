@@ -13,9 +13,6 @@ from kbert.data.masking.units import CHOICE, Units
 def choose_tokens(keys: tf.Tensor, units: Units, count: tf.Tensor, columns: int) -> tf.Tensor:
     """Samples `count` of each row's text positions uniformly without replacement, ascending.
 
-    Uses Floyd's algorithm (Bentley & Floyd, "A sample of brilliance", CACM 30(9), 1987) on all rows
-    at once. It needs no draws for tokens that are not chosen, and does not sort whole rows.
-
     Args:
         keys: (N,) uint64, random key of each row.
         units: tokens that may be chosen.
@@ -25,23 +22,53 @@ def choose_tokens(keys: tf.Tensor, units: Units, count: tf.Tensor, columns: int)
     Returns:
         (N, P) int32 positions; after the first `count`, 0.
     """
+    chosen, used = sample_sorted(fold(keys, CHOICE), units.count, count, columns)
+    return _positions(units, chosen, used)
+
+
+def sample_sorted(
+    keys: tf.Tensor, total: tf.Tensor, count: tf.Tensor, columns: int
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Samples `count` of the integers below `total` without replacement, for each row, ascending.
+
+    Uses Floyd's algorithm (Bentley & Floyd, "A sample of brilliance", CACM 30(9), 1987) on all rows
+    at once. It needs no draws for integers that are not chosen, and does not sort whole rows.
+
+    Args:
+        keys: (N,) uint64, random key of each row.
+        total: (N,) int32, number of integers to sample from.
+        count: (N,) int32, number of integers to sample, at most `total` and `columns`.
+        columns: P, maximum number of integers in a row.
+
+    Returns:
+        (N, P) int32 integers, `tf.int32.max` after the first `count`; and (N, P) bool, True at the
+        first `count`.
+
+    Example:
+        >>> total, count = tf.constant([9, 9]), tf.constant([3, 2])
+        >>> sampled, used = sample_sorted(fold(0, tf.range(2)), total, count, columns=3)
+        >>> tf.where(used, sampled, -1).numpy().tolist()
+        [[3, 4, 5], [1, 2, -1]]
+    """
+    if not columns:  # a loop cannot update an empty tensor, not even in no step
+        return tf.zeros([tf.size(total), 0], tf.int32), tf.zeros([tf.size(total), 0], tf.bool)
     numbers = tf.range(columns)[:, None]  # (P, 1)
-    limit = units.count - count + numbers  # (P, N): the newest candidate of each step
-    lots = below(fold(fold(keys, CHOICE)[None], numbers), tf.maximum(limit + 1, 0))  # (P, N)
+    limit = total - count + numbers  # (P, N): the newest candidate of each step
+    lots = below(fold(keys[None], numbers), tf.maximum(limit + 1, 0))  # (P, N)
     unused = tf.fill(tf.shape(lots), -1)
 
     def step(number: tf.Tensor, chosen: tf.Tensor) -> tuple[tf.Tensor, ...]:
         lot = lots[number][None]
-        is_taken = tf.reduce_any(chosen == lot, 0)
+        is_taken = tf.reduce_any(chosen[:number] == lot, 0)
         pick = tf.where(is_taken, limit[number], lot[0])
-        return number + 1, tf.where(numbers == number, pick[None], chosen)
+        return number + 1, tf.tensor_scatter_nd_update(chosen, [[number]], pick[None])
 
     _, chosen = tf.while_loop(
         lambda number, chosen: number < columns, step, [0, unused], parallel_iterations=1
     )
     used = numbers < count[None]
     chosen = tf.sort(tf.transpose(tf.where(used, chosen, tf.int32.max)))  # (N, P)
-    return _positions(units, chosen, tf.transpose(used))
+    return chosen, tf.transpose(used)
 
 
 def choose_independent(keys: tf.Tensor, units: Units, count: tf.Tensor, columns: int) -> tf.Tensor:

@@ -39,11 +39,11 @@ def show_examples(
       On a terminal they are also coloured. A position that was drawn twice is marked
       `{fox -> [MASK]}x2`. Spans are between `<` and `>`;
     - packed: the examples of a row, one after the other;
-    - translation: the source, which is the input, and the target, which is predicted.
+    - translation and denoising: the source, which is the input, and the target, which is predicted.
 
     Args:
-        dataset: batches of `pretraining_dataset`, `causal_dataset`, `language_model_dataset` or
-            `translation_dataset`.
+        dataset: batches of `pretraining_dataset`, `causal_dataset`, `language_model_dataset`,
+            `translation_dataset` or `denoising_dataset`.
         tokenizer: tokenizer that converts ids to tokens.
         n: number of rows to print.
         file: file to print to; None is standard output.
@@ -100,17 +100,22 @@ def _spelled(ids: list[int]) -> str:
 
 
 def _pair(row: dict[str, np.ndarray], tokenizer: Tokenizer) -> Iterator[str]:
-    """Yields lines to show a row of a translation: numbers of tokens, source tokens, target tokens.
+    """Yields lines to show a row with two sides: numbers of tokens, source tokens, target tokens.
 
-    Source and target include their end tokens.
+    Both sides include their special tokens. If the decoder's positions are a feature, the first
+    line has the positions of the input tokens.
     """
     source = row["encoder_token_ids"][row["encoder_padding_mask"] > 0]
     target = row["targets"][row["weights"] > 0]
     first = tokenizer.id_to_token(row["decoder_token_ids"][0])
-    yield (
+    title = (
         f"{len(source)} source tokens and {len(target)} target tokens, each predicted from "
         f"{first} and the targets before it"
     )
+    if "decoder_position_ids" in row and len(target):
+        begin = row["decoder_position_ids"][0]
+        title += f", at positions {begin} to {begin + len(target) - 1}"
+    yield title
     for line in (["source:", *source], ["target:", *target]):
         words = [line[0], *map(tokenizer.id_to_token, line[1:])]
         yield from _lines(words, [""] * len(words), {})

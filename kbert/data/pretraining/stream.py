@@ -139,6 +139,7 @@ def planned_batches(
     version: Callable = lambda epoch: epoch,
     keep_rest: bool = True,
     first_step: int | None = None,
+    token_dtype: str | None = None,
 ) -> tf.data.Dataset:
     """Returns batches of rows that are planned window by window; `plan` and `finish` define a row.
 
@@ -158,7 +159,9 @@ def planned_batches(
             dropped.
         first_step: number of batches before the first one. If given, the positions passed to
             `finish` have a fourth column, the number of the row's batch.
+        token_dtype: type of the tokens that `plan` returns; None is that of the shards.
     """
+    dtype = token_dtype or reader.token_dtype
 
     def planned(
         epoch: tf.Tensor, window: tf.Tensor, serialized: tf.Tensor
@@ -174,9 +177,9 @@ def planned_batches(
     windows = reader.windows_from(epoch, window, settings.epochs, version)
     windows = windows.map(stage(planned))
     if settings.epochs is not None:
-        windows = windows.concatenate(_end_of_data(reader.token_dtype, num_examples))
+        windows = windows.concatenate(_end_of_data(dtype, num_examples))
     windows = windows.scan(
-        assembly.carry_state(reader.token_dtype, row, num_examples),
+        assembly.carry_state(dtype, row, num_examples),
         stage(assembly.whole_batches, batch_size=settings.batch_size, keep_rest=keep_rest),
     )
     if first_step is not None:

@@ -165,6 +165,30 @@ def test_rows_of_sentence_pairs(tokenizer):
     ]
 
 
+def test_rows_of_a_fragment_have_its_positions(tokenizer):
+    source = [tokenizer.token_to_id(t) for t in "[CLS] the [MASK] [MASK] [SEP]".split()]
+    target = [tokenizer.token_to_id(t) for t in "red fox [PAD]".split()]
+    batch = {
+        "encoder_token_ids": [source] * 2,
+        "encoder_padding_mask": [[1] * 5] * 2,
+        "decoder_token_ids": [[tokenizer.token_to_id("the"), *target[:-1]]] * 2,
+        "decoder_position_ids": [[1, 2, 0], [0, 0, 0]],
+        "targets": [target] * 2,
+        "weights": [[1.0, 1.0, 0.0], [0.0] * 3],
+    }
+    out = io.StringIO()
+    show_examples(tf.data.Dataset.from_tensors(batch), tokenizer, file=out)
+    assert out.getvalue().splitlines() == [
+        "5 source tokens and 2 target tokens, each predicted from the and the targets before it, "
+        "at positions 1 to 2",
+        "  source: [CLS] the [MASK] [MASK] [SEP]",
+        "  target: red fox",
+        "5 source tokens and 0 target tokens, each predicted from the and the targets before it",
+        "  source: [CLS] the [MASK] [MASK] [SEP]",
+        "  target:",
+    ]
+
+
 def test_examples_of_a_packed_row(tokenizer):
     tokens = "[CLS] the [MASK] [SEP] [CLS] dog [SEP]".split()
     fox, dog = (tokenizer.token_to_id(t) for t in ("fox", "dog"))

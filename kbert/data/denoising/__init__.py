@@ -1,0 +1,1 @@
+"""Denoising: corrupted text for an encoder, and what its decoder predicts."""
