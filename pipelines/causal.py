@@ -131,7 +131,11 @@ def read_config(model: str, kind: type) -> Any:
     if not isinstance(config, kind):
         examples = {
             kbert.DecoderConfig: ("causal_lm", "a decoder", "gpt2"),
-            kbert.Seq2SeqConfig: ("translation", "an encoder and a decoder", "transformer-small"),
+            kbert.Seq2SeqConfig: (
+                "denoising or translation",
+                "an encoder and a decoder",
+                "transformer-small",
+            ),
             TransformerXlConfig: ("memory_lm", "a Transformer-XL", "transfo-xl-wt103"),
         }
         objective, parts, example = examples[kind]

@@ -11,7 +11,7 @@ from kbert.catalog.recipes import RECIPES, recipe
 from kbert.core.devices import PRECISIONS, STRATEGIES
 from kbert.core.options import Options, option
 from kbert.tasks.pretraining.options import EMBEDDING_SHARING
-from kbert.tasks.settings import HybridSettings, checkpoint_defaults
+from kbert.tasks.settings import DenoisedSettings, HybridSettings, checkpoint_defaults
 from kbert.training.optimization.settings import WARMUP_STEPS, default_warmup
 from kbert.training.run.record import recorded_settings
 
@@ -61,7 +61,8 @@ class ObjectiveOptions(Options):
         "in any order (--masking=permutation). Without masks and segments: language_model "
         "(ELMo): predict the next and the previous word; causal_lm (GPT): predict the next "
         "token; memory_lm (Transformer-XL): the same, for sequences that continue in the next "
-        "batch (--memory_length); translation (Transformer): translate sentence pairs.",
+        "batch (--memory_length); denoising (BART, T5, MASS, PEGASUS): an encoder-decoder restores "
+        "text that --noise corrupted; translation (Transformer): translate sentence pairs.",
         choices=OBJECTIVES,
     )
     recipe: str | None = option(
@@ -70,6 +71,12 @@ class ObjectiveOptions(Options):
         "overrides them. Its batch size and steps are meant for a cluster.",
         choices=list(RECIPES),
     )
+
+
+class NoiseOptions(Options):
+    """Options for the objective of BART and T5."""
+
+    noise: str = DenoisedSettings.with_default("noise", DenoisedSettings.noise)
 
 
 class ReplacedTokensOptions(Options):

@@ -35,6 +35,12 @@ GPT reads the same shards as BERT and predicts the next token:
   kbert-pretrain --data_dir=shards --model_dir=run --recipe=gpt --model=gpt2-tiny \
     --batch_size=32 --sequence_length=128 --steps=50000 --preset_dir=gpt
 
+BART's encoder-decoder restores text with masked spans and permuted sentences; --noise=t5, mass,
+pegasus or prefix_lm corrupts it in other ways, and --dry_run shows both sides as tokens:
+
+  kbert-pretrain --data_dir=shards --model_dir=run --objective=denoising \
+    --model=facebook/bart-base --batch_size=64 --steps=50000 --preset_dir=bart
+
 The Transformer is trained on sentences and their translations, from two aligned files, one file of
 columns (--pairs=train.tsv) or a dataset (--pairs=tfds:NAME), and evaluated by BLEU. Its final
 weights are the mean of the last checkpoints:
@@ -64,6 +70,7 @@ from .flags import (
     HybridOptions,
     ModelOptions,
     NegativesOptions,
+    NoiseOptions,
     ObjectiveOptions,
     PermutationOptions,
     ReplacedTokensOptions,
@@ -80,6 +87,7 @@ def define_flags() -> None:
     option_flags.define(CorpusOptions)
     option_flags.define(HybridSettings, segments="pairs", steps=None)
     option_flags.define(ObjectiveOptions)
+    option_flags.define(NoiseOptions)
     option_flags.define(ReplacedTokensOptions)
     option_flags.define(HybridOptions)
     option_flags.define(PermutationOptions)

@@ -9,6 +9,7 @@ from kbert.training.strategies import make_strategy
 
 from . import option_flags
 from .causal import Causal, RememberedText
+from .denoising import Denoising
 from .flags import apply_recipe, departures
 from .language_model import LanguageModel
 from .masked_text import MaskedAndCausalText, MaskedText, PermutedText
@@ -22,6 +23,7 @@ OWN_PROGRAMS = {
     "language_model": LanguageModel,
     "causal_lm": Causal,
     "memory_lm": RememberedText,
+    "denoising": Denoising,
     "translation": Translation,
 }
 

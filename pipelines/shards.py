@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from absl import flags
 
@@ -13,7 +13,13 @@ from kbert.data.corpus.shares import parse_folders
 from kbert.data.pretraining.settings import MaskingSettings
 
 from . import option_flags
-from .flags import HybridOptions, PermutationOptions, ReplacedTokensOptions, refuse_flags
+from .flags import (
+    HybridOptions,
+    NoiseOptions,
+    PermutationOptions,
+    ReplacedTokensOptions,
+    refuse_flags,
+)
 from .option_flags import flag_names
 from .translation_flags import TranslationOptions
 
@@ -56,9 +62,11 @@ class OnShards:
     """
 
     UNREAD: Sequence[type[Options]] = (TranslationOptions,)
+    READS_NOISE: ClassVar[bool] = False
 
     def __init__(self, options: flags.FlagValues, tokenizer: Tokenizer, corpus: Corpus) -> None:
-        refuse_flags(options, flag_names(*self.UNREAD))
+        unread = self.UNREAD if self.READS_NOISE else (*self.UNREAD, NoiseOptions)
+        refuse_flags(options, flag_names(*unread))
         self.options = options
         self.tokenizer = tokenizer
         self.corpus = corpus

@@ -16,7 +16,7 @@ from kbert.training.strategies import Strategy
 
 from . import option_flags
 from .causal import read_config, with_changes
-from .flags import NegativesOptions, parse_settings, refuse_flags
+from .flags import NegativesOptions, NoiseOptions, parse_settings, refuse_flags
 from .option_flags import flag_names
 from .shards import MASKED
 from .translation_flags import DEV_PAIRS, PAIRS
@@ -34,7 +34,12 @@ class Translation:
         dev: development data, or None.
     """
 
-    unread = (*flag_names(*MASKED, NegativesOptions), "data_dir", "batch_size", "phases")
+    unread = (
+        *flag_names(*MASKED, NegativesOptions, NoiseOptions),
+        "data_dir",
+        "batch_size",
+        "phases",
+    )
 
     def __init__(
         self,
@@ -85,14 +90,8 @@ class Translation:
 
     def make_task(self) -> kbert.tasks.Translator:
         """Makes the task that the flags describe, not compiled."""
-        options = self.options
-        if options.init_preset:
-            seq2seq = read_seq2seq(options.init_preset, options.precision)
-            seq2seq = with_changes(seq2seq, parse_settings(options.set), options.precision)
-        else:
-            config = model_config(options, self.tokenizer)
-            seq2seq = kbert.Seq2Seq(config, dtype=options.precision)
-        smoothing = options.label_smoothing
+        seq2seq = make_seq2seq(self.options, self.tokenizer)
+        smoothing = self.options.label_smoothing
         return kbert.tasks.Translator(seq2seq, self.tokenizer, label_smoothing=smoothing)
 
     def make_objective(self, task: kbert.tasks.Translator, **notes: Any) -> Any:
@@ -197,6 +196,14 @@ def run_tokenizer(options: flags.FlagValues, pairs: Any, writes: bool) -> tokeni
     elif writes:
         tokenizer.save(folder)
     return tokenizer
+
+
+def make_seq2seq(options: flags.FlagValues, tokenizer: Tokenizer) -> kbert.Seq2Seq:
+    """Returns the model of --init_preset, or a new one with the tokenizer's vocabulary size."""
+    if options.init_preset:
+        seq2seq = read_seq2seq(options.init_preset, options.precision)
+        return with_changes(seq2seq, parse_settings(options.set), options.precision)
+    return kbert.Seq2Seq(model_config(options, tokenizer), dtype=options.precision)
 
 
 def read_seq2seq(preset: str, dtype: str | None = None) -> kbert.Seq2Seq:

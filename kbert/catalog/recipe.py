@@ -7,7 +7,7 @@ from typing import Any
 
 OBJECTIVES = (
     *("masked_lm", "span_boundary", "replaced_tokens", "masked_and_causal", "permutation_lm"),
-    *("language_model", "causal_lm", "memory_lm", "translation"),
+    *("language_model", "causal_lm", "memory_lm", "denoising", "translation"),
 )
 # How the segments of a sequence are related -> the sentence objective that predicts it.
 SENTENCE_OBJECTIVES: dict[str | None, str] = {"pairs": "next_sentence", "halves": "sentence_order"}
@@ -39,9 +39,9 @@ class Recipe:
         objective: training objective: "masked_lm"; "span_boundary", which also predicts masked
             spans from their boundaries; "replaced_tokens" (ELECTRA, DeBERTa-v3);
             "masked_and_causal" (GPT-BERT); "permutation_lm" (XLNet); "language_model" (ELMo);
-            "causal_lm" (GPT); "memory_lm" (Transformer-XL); "translation" (the Transformer). The
-            last four mask nothing and have no segments: the settings of masking and segments are
-            None.
+            "causal_lm" (GPT); "memory_lm" (Transformer-XL); "denoising" (BART, T5); "translation"
+            (the Transformer). The last five mask no tokens by themselves and have no segments: the
+            settings of masking and segments are None.
         generator_share, generator_depth: width and number of layers of the generator, as a share of
             the discriminator's, for "replaced_tokens"; else None.
         embedding_sharing: how generator and discriminator share embeddings, for

@@ -9,6 +9,8 @@ from typing import Any, ClassVar
 from kbert.core.late import tf
 from kbert.core.types import PathLike
 from kbert.data.corpus.mixture import Mixture
+from kbert.data.denoising.dataset import denoising_dataset
+from kbert.data.denoising.noise import make_noise
 from kbert.data.masking.schemes import MASKING_SCHEMES
 from kbert.data.pretraining.causal import causal_dataset
 from kbert.data.pretraining.dataset import pretraining_dataset
@@ -19,7 +21,12 @@ from kbert.data.pretraining.stream import Corpus, open_corpus
 from kbert.io import fingerprints
 from kbert.io.paths import Path, is_file
 from kbert.tasks.corpus_objective import CorpusObjective
-from kbert.tasks.settings import HybridSettings, MaskedSettings, StepsSettings
+from kbert.tasks.settings import (
+    DenoisedSettings,
+    HybridSettings,
+    MaskedSettings,
+    StepsSettings,
+)
 from kbert.tokenizers import load_tokenizer
 from kbert.tokenizers.base import Tokenizer
 from kbert.training.optimization.settings import WARMUP_STEPS
@@ -201,6 +208,26 @@ class CausalCorpus(CorpusObjective):
     def dataset(self, phase: Phase, split: str, **stream: Any) -> tf.data.Dataset:
         return causal_dataset(
             self.corpus, self.tokenizer, runs=self.runs, **self.stream(phase, split, **stream)
+        )
+
+
+class DenoisedCorpus(CorpusObjective):
+    """Objective on text that was corrupted by noise, and is restored by an encoder-decoder.
+
+    The decoder's input begins with the token that begins the task's targets everywhere, unless the
+    noise determines it (MASS).
+    """
+
+    settings = DenoisedSettings
+
+    def dataset(self, phase: Phase, split: str, **stream: Any) -> tf.data.Dataset:
+        noise = make_noise(self.options.noise)
+        return denoising_dataset(
+            self.corpus,
+            self.tokenizer,
+            noise=noise,
+            decoder_start=None if noise.decoder_start is None else "cls",
+            **self.stream(phase, split, **stream),
         )
 
 

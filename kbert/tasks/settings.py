@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kbert.core.options import option
+from kbert.data.denoising.settings import DenoisingSettings
 from kbert.data.pretraining.settings import MaskingSettings, Settings
 from kbert.training.optimization.settings import OptimizerSettings
 from kbert.training.run.settings import RunSettings
@@ -112,6 +113,19 @@ class MaskedSettings(CorpusSettings, MaskingSettings):
     Args:
         {options}
     """
+
+
+class DenoisedSettings(CorpusSettings):
+    """Settings of `fit` on a corpus, for tasks that restore corrupted text.
+
+    Args:
+        {options}
+
+    Raises:
+        ValueError: a value is out of range.
+    """
+
+    noise: str = DenoisingSettings.with_default("noise", "bart:targets_begin=false")
 
 
 class HybridSettings(MaskedSettings):

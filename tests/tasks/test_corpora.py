@@ -284,6 +284,46 @@ def test_the_mean_of_checkpoints_needs_their_folder(shards, tokenizer):
         found.fit()
 
 
+def make_translator(tokenizer, **changes):
+    keras.utils.set_random_seed(3)
+    config = kbert.Seq2SeqConfig(
+        vocabulary_size=tokenizer.vocabulary_size, hidden_size=16, num_layers=1, num_heads=2,
+        intermediate_size=32, max_positions=32, **changes,
+    )  # fmt: skip
+    return kbert.Translator(kbert.Seq2Seq(config), tokenizer, label_smoothing=0.0)
+
+
+@pytest.mark.parametrize("noise", ["bart", pytest.param("mass", marks=pytest.mark.slow)])
+def test_an_encoder_decoder_restores_corrupted_text(shards, tokenizer, tmp_path, noise):
+    settings = {"batch_size": 4, "sequence_length": 24, "noise": noise, "verbose": 0}
+    whole = make_translator(tokenizer)
+    history = whole.fit(shards, steps=4, **settings, model_dir=tmp_path / "whole")
+    assert history.evaluations[-1]["lm_loss"] > 0
+    again = make_translator(tokenizer)
+    with pytest.raises(Terminated):
+        again.fit(shards, steps=4, **settings, model_dir=tmp_path / "parts", callbacks=[StopAt(2)])
+    again.fit(shards, steps=4, **settings, model_dir=tmp_path / "parts")
+    for one, other in zip(whole.get_weights(), again.get_weights(), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_the_decoder_begins_as_the_task_does(shards, tokenizer):
+    task = make_translator(tokenizer)
+    for noise in ("bart", "prefix_lm", "pegasus"):
+        found = task.make_objective(shards, steps=1, sequence_length=24, batch_size=4, noise=noise)
+        batch = next(iter(found.dataset(found.plan[0], "train").as_numpy_iterator()))
+        assert set(batch["decoder_token_ids"][:, 0]) == {tokenizer.cls_id}
+    usual = task.make_objective(shards, steps=1, sequence_length=24, batch_size=4)
+    batch = next(iter(usual.dataset(usual.plan[0], "train").as_numpy_iterator()))
+    assert not (batch["targets"] == tokenizer.cls_id).any()
+
+
+def test_positions_of_a_fragment_need_embeddings_of_positions(shards, tokenizer):
+    task = make_translator(tokenizer, positions="relative")
+    with pytest.raises(ValueError, match=r"and `decoder_padding_mask`. Received: .*position_ids"):
+        task.fit(shards, steps=1, sequence_length=24, batch_size=4, noise="mass", verbose=0)
+
+
 def test_a_decoder_trains_on_the_same_shards(shards, tokenizer, tmp_path):
     config = kbert.DecoderConfig(
         vocabulary_size=tokenizer.vocabulary_size, hidden_size=16, num_layers=1, num_heads=2,

@@ -10,6 +10,7 @@ Shapes: N rows, L text tokens of a row, K spans of a row.
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 from typing import ClassVar
 
@@ -24,6 +25,7 @@ from kbert.tokenizers.base import Tokenizer
 
 _MASKED, _KEPT = 0, 1  # streams of draws under a row's key
 _LONGEST = 2**17  # text tokens of a row
+_SENTINELS = (r"<extra_id_(\d+)>", r"\[unused(\d+)\]")
 
 
 class SpanCorruption(Noise):
@@ -32,7 +34,9 @@ class SpanCorruption(Noise):
     A row begins with text that is kept, and then masked and kept spans alternate; so it ends with a
     masked span. The number of masked tokens and of spans depends on the row's length only. All
     masks with these numbers are equally likely. In the source a sentinel replaces each masked span,
-    in the target one replaces each kept span.
+    in the target one replaces each kept span. Sentinels are the tokens "<extra_id_0>",
+    "<extra_id_1>", … of the vocabulary, as in T5's; without any, "[unused0]" or "[unused1]" and so
+    on, as in BERT's.
 
     Args:
         {options}
@@ -43,12 +47,6 @@ class SpanCorruption(Noise):
 
     masked_share: float = option(0.15, help="Share of the tokens to mask.", above=0, below=1)
     mean_span: float = option(3.0, help="Mean number of tokens of a masked span.", at_least=1)
-    sentinels: int | None = option(
-        None,
-        help="Use this many ids at the end of the vocabulary as sentinels, the last one first. No "
-        "text may have them. Default: the tokens <extra_id_0>, <extra_id_1>, … of the vocabulary.",
-        at_least=1,
-    )
 
     def check(self) -> None:
         if self.masked_share > self.mean_span / (1 + self.mean_span):
@@ -69,11 +67,12 @@ class SpanCorruption(Noise):
         required = self.max_spans(sequence_length)
         available = len(self.sentinel_ids(tokenizer))
         if available < required:
-            where = "named <extra_id_0>, <extra_id_1>, …" if self.sentinels is None else "in all"
             raise ValueError(
                 f"sequence_length={sequence_length} requires {required} sentinels, one for each "
-                "masked span of a row: use a vocabulary with more of them, pass `sentinels`, or "
-                f"raise `mean_span`. Received: {available} {where}"
+                "masked span of a row, which are tokens named <extra_id_0>, <extra_id_1>, … or "
+                "[unused0], [unused1], …: use a vocabulary with more of them, such as T5's, "
+                "BERT's, or one of kbert.tokenizers.train_wordpiece with num_unused; or raise "
+                f"`mean_span`. Received: {available}"
             )
 
     def max_spans(self, sequence_length: int) -> int:
@@ -83,17 +82,15 @@ class SpanCorruption(Noise):
 
     def sentinel_ids(self, tokenizer: Tokenizer) -> list[int]:
         """Returns the ids of the sentinels, in the order of their use."""
-        if self.sentinels is not None:
-            size = tokenizer.vocabulary_size
-            return list(range(size - 1, max(-1, size - 1 - self.sentinels), -1))
-        named = {}
-        for token_id, token in enumerate(tokenizer.vocabulary):
-            if match := re.fullmatch(r"<extra_id_(\d+)>", token):
-                named[int(match[1])] = token_id
-        ids: list[int] = []
-        while len(ids) in named:
-            ids.append(named[len(ids)])
-        return ids
+        for pattern in _SENTINELS:
+            matches = (re.fullmatch(pattern, token) for token in tokenizer.vocabulary)
+            ids = {int(match[1]): i for i, match in enumerate(matches) if match}
+            if ids:
+                first = min(ids)
+                is_next = (number in ids for number in itertools.count(first))
+                count = sum(itertools.takewhile(bool, is_next))
+                return [ids[number] for number in range(first, first + count)]
+        return []
 
     def corrupt(
         self, keys: tf.Tensor, text: Text, tokenizer: Tokenizer, sequence_length: int

@@ -4,6 +4,7 @@ Shapes: `B` batch, `S` tokens of the source, `T` tokens of the target, `H` hidde
 `V` vocabulary, `R` rows that are decoded.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -41,6 +42,7 @@ INPUTS = (
     *("encoder_token_ids", "encoder_padding_mask"),
     *("decoder_token_ids", "decoder_padding_mask"),
 )
+POSITIONS = "decoder_position_ids"  # an input that only some batches have
 
 
 @keras.saving.register_keras_serializable(package="kbert")
@@ -192,6 +194,11 @@ class Seq2Seq(FromConfig, keras.Model):
         return self.embeddings.token
 
     @property
+    def _inputs(self) -> tuple[str, ...]:
+        """Names of all inputs of `call`."""
+        return INPUTS if self.config.positions == RELATIVE else (*INPUTS, POSITIONS)
+
+    @property
     def _target_table(self) -> TokenEmbeddings:
         """The token table of the target: that of the source unless it has its own."""
         return self.embeddings if self.target_embeddings is None else self.target_embeddings
@@ -209,6 +216,8 @@ class Seq2Seq(FromConfig, keras.Model):
             inputs: a dict with "encoder_token_ids" (B, S) and "decoder_token_ids" (B, T), and
                 optionally "encoder_padding_mask" and "decoder_padding_mask" of the same shapes (1 =
                 token, 0 = padding), all integers. Padding must follow the tokens.
+                "decoder_position_ids" (B, T) are the targets' positions, if these do not begin at 0
+                (MASS); not with relative positions.
             training: whether dropout is active.
             return_hidden_states: whether "hidden_states" and "encoder_hidden_states" are returned.
             return_attention: whether "attention", "cross_attention" and "encoder_attention" are
@@ -224,11 +233,12 @@ class Seq2Seq(FromConfig, keras.Model):
         Raises:
             ValueError: an input is unknown, missing or too long.
         """
-        check_inputs(inputs)
+        check_inputs(inputs, self._inputs)
         inputs = self.integers(inputs)
         reads = Reads(return_hidden_states, return_attention)
         memory, memory_bias, encoder_outputs = self._encode(inputs, training, reads)
-        x = self._embed_target(inputs["decoder_token_ids"], training=training)
+        places = inputs.get(POSITIONS)
+        x = self._embed_target(inputs["decoder_token_ids"], places, training=training)
         bias = causal_bias(ops.shape(inputs["decoder_token_ids"])[1])
         shared = None if self.decoder_bias is None else self.decoder_bias(x, training=training)
         if inputs.get("decoder_padding_mask") is not None:
@@ -347,7 +357,7 @@ class Seq2Seq(FromConfig, keras.Model):
         return_hidden_states: bool = False,
         return_attention: bool = False,
     ) -> dict[str, Any]:
-        check_inputs(inputs)
+        check_inputs(inputs, self._inputs)
         batch, source = inputs["encoder_token_ids"].shape
         target = inputs["decoder_token_ids"].shape[1]
         width, heads = self.config.hidden_size, self.config.num_heads
@@ -420,15 +430,19 @@ def _embedding_norm(config: Seq2SeqConfig, **kwargs: Any) -> keras.layers.Layer 
     return LayerNorm(config.layer_norm_epsilon, **kwargs) if normalised else None
 
 
-def check_inputs(inputs: Tensor) -> None:
-    """Raises ValueError unless names and ranks of the inputs are those of `Seq2Seq.call`."""
+def check_inputs(inputs: Tensor, known_names: Sequence[str] = INPUTS) -> None:
+    """Raises ValueError unless names and ranks of the inputs are those of `Seq2Seq.call`.
+
+    `known_names` are the names of all inputs that the model has.
+    """
     needed = ("encoder_token_ids", "decoder_token_ids")
     names = list(inputs) if isinstance(inputs, dict) else [type(inputs).__name__]
-    if not set(needed) <= set(names) <= set(INPUTS):
+    if not set(needed) <= set(names) <= set(known_names):
+        optional = [f"`{name}`" for name in known_names if name not in needed]
         raise ValueError(
             "The inputs of an encoder-decoder must be `encoder_token_ids` and "
-            "`decoder_token_ids`, and optionally `encoder_padding_mask` and "
-            f"`decoder_padding_mask`. Received: {', '.join(names)}"
+            f"`decoder_token_ids`, and optionally {', '.join(optional[:-1])} and {optional[-1]}. "
+            f"Received: {', '.join(names)}"
         )
     for name in needed:
         check_rank(name, inputs[name])

@@ -115,6 +115,7 @@ class GenerationTask(Task):
     model_classes: ClassVar[tuple[type[keras.Model], ...]]
     # Names of the batch's entries that the model reads.
     model_inputs: ClassVar[tuple[str, ...]]
+    other_inputs: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, model: keras.Model, tokenizer: Tokenizer, *, name: str) -> None:
         if not isinstance(model, self.model_classes) and not isinstance(model, RuntimeModel):
@@ -141,8 +142,9 @@ class GenerationTask(Task):
         return self.model.parts()
 
     def call(self, batch: Tensors, training: bool = False) -> Tensor:
-        """Returns next-token logits (B, T, V); entries not in `model_inputs` are ignored."""
-        inputs = {name: batch[name] for name in self.model_inputs if name in batch}
+        """Returns next-token logits (B, T, V); entries that are no input are ignored."""
+        names = (*self.model_inputs, *self.other_inputs)
+        inputs = {name: batch[name] for name in names if name in batch}
         return self.model.logits(self.model(inputs, training=training)["sequence"])
 
     def sample_outputs(self) -> dict[str, Any]:

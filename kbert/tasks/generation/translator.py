@@ -23,8 +23,9 @@ from kbert.data.tables.table import Table
 from kbert.decoding import Beam, Decoded, DecodingOptions, Method
 from kbert.decoding.loop import check_method
 from kbert.models import Encoder, PrefixSeq2Seq, Seq2Seq
-from kbert.models.generators.seq2seq import INPUTS
+from kbert.models.generators.seq2seq import INPUTS, POSITIONS
 from kbert.signatures import Signature, text_tokens
+from kbert.tasks.corpora import DenoisedCorpus
 from kbert.tasks.file_answers import FileAnswers
 from kbert.tasks.generation.base import (
     GenerationTask,
@@ -133,10 +134,11 @@ class Translator(GenerationTask):
     """An encoder-decoder that translates, trained on sentence pairs.
 
     (Vaswani et al. 2017, https://arxiv.org/abs/1706.03762.) Train with `fit` on the batches of
-    `kbert.data.translation_dataset`, or on pairs of strings. The loss `lm_loss` is the cross
-    entropy of the target tokens with label smoothing (section 5.4): the mean over all tokens with
-    weight in the global batch. Metrics: `nll`, the loss without smoothing; `perplexity`, the
-    exponential of `nll`; `accuracy`.
+    `kbert.data.translation_dataset`, or on pairs of strings. On a corpus, `fit` pretrains it: the
+    model restores text that was corrupted by noise (BART, T5, MASS, PEGASUS). The loss `lm_loss` is
+    the cross entropy of the target tokens with label smoothing (section 5.4): the mean over all
+    tokens with weight in the global batch. Metrics: `nll`, the loss without smoothing;
+    `perplexity`, the exponential of `nll`; `accuracy`.
 
     The logits of a batch are float32 (B, T, V), including padding, and so are their gradients: 600
     MB each for 4,096 target tokens and a vocabulary of 37,000. `micro_batches` of `compile` divides
@@ -169,6 +171,8 @@ class Translator(GenerationTask):
     shown_metrics = ("perplexity", "bleu")
     model_classes = (Seq2Seq, PrefixSeq2Seq)
     model_inputs = INPUTS
+    other_inputs = (POSITIONS,)
+    corpus_objective = DenoisedCorpus
     row_export = SourceRows
     derived_metrics: ClassVar[DerivedMetrics] = {"perplexity": ("nll", ops.exp)}
 
@@ -233,6 +237,8 @@ class Translator(GenerationTask):
         validation_data: Any = None,
         **settings: Any,
     ) -> Any:
+        if targets is None and DenoisedCorpus.takes(data):
+            return super().make_objective(data, **settings)
         if not holds_pairs(data, targets):
             if validation_data is not None:
                 settings["validation_data"] = held_out_batches(self, validation_data, MAX_TOKENS)
@@ -259,7 +265,7 @@ class Translator(GenerationTask):
         targets: Sequence[str] | None = None,
         **settings: Any,
     ) -> keras.callbacks.History:
-        """Trains on pairs of strings or on batches; compiles first if `compile` was not called.
+        """Trains on pairs of strings, on a corpus or on batches; compiles it if nobody did.
 
         With `steps`, held-out pairs are evaluated by losses and BLEU, and a run with a `model_dir`
         resumes to the same numbers. With `epochs`, and on batches, this is Keras' `fit`.
@@ -268,7 +274,10 @@ class Translator(GenerationTask):
             data: pairs or batches. Pairs are a list of (source, target), sources with `targets`,
                 columns `first` and `second` as in `kbert.data.as_table`, the result of
                 `kbert.text.read_pairs`, or a `kbert.data.translation.pairs.EncodedPairs`. Batches
-                are a dataset, or a dict of arrays.
+                are a dataset, or a dict of arrays. A corpus is a folder of
+                `kbert.data.prepare_corpus`, several with their shares, or text; it requires
+                `steps`, takes the fields of `DenoisedSettings`, such as `noise`, and is evaluated
+                on its own held-out text.
             targets: translations of the sources, in the same order.
             **settings: `validation_data`, data to evaluate on, in the forms of `data` or as a tuple
                 of sources and targets; `max_tokens`, the most tokens per side of a batch, including

@@ -85,3 +85,10 @@ def corrupted(noise, text, keys, tokenizer, sequence_length):
 
 def listed(sentences):
     return [token for sentence in sentences for token in sentence]
+
+
+def with_sentinels(tokenizer, count):
+    """The tokenizer with this many sentinels, the first one at the end of its vocabulary."""
+    words = [f"word{n}" for n in range(tokenizer.vocabulary_size - count)]
+    tokenizer.vocabulary = [*words, *(f"<extra_id_{n}>" for n in reversed(range(count)))]
+    return tokenizer

@@ -14,12 +14,13 @@ from kbert.data.denoising import dataset as denoising
 from kbert.data.denoising.dataset import denoising_dataset
 from kbert.data.denoising.settings import DenoisingSettings
 from kbert.data.denoising.spans import SpanCorruption
+from tests.data.denoising.plain import with_sentinels
 
 PAD, CLS, SEP, MASK = 0, 2, 3, 4
 # Every token of the text is on one of the sides.
 NOISES = {
     "bart": "bart",
-    "t5": "t5:sentinels=40",
+    "t5": "t5",
     "mass": "mass",
     "pegasus": "pegasus:max_targets=20,selection=random",
     "prefix_lm": "prefix_lm",
@@ -31,7 +32,7 @@ SOME_KINDS = ["bart", *(pytest.param(kind, marks=pytest.mark.slow) for kind in K
 
 @pytest.fixture(scope="module")
 def tokenizer(tokenizer_of):
-    return tokenizer_of(6000)
+    return with_sentinels(tokenizer_of(6000), 40)
 
 
 @pytest.fixture(scope="module")
@@ -311,11 +312,11 @@ def test_a_start_that_the_tokenizer_lacks_is_refused(corpus, tokenizer_of):
     other = tokenizer_of(6000)
     other.cls_id = None
     with pytest.raises(ValueError, match=r"decoder_start='cls' requires .*Received: a .* without"):
-        small(corpus[0], other, "t5", decoder_start="cls")
+        small(corpus[0], other, "prefix_lm", decoder_start="cls")
 
 
 def test_a_noise_may_be_an_object(corpus, tokenizer, epochs):
-    dataset = small(corpus[0], tokenizer, SpanCorruption(sentinels=40))
+    dataset = small(corpus[0], tokenizer, SpanCorruption())
     assert_equal(next(dataset.take(1).as_numpy_iterator()), epochs["t5"][0])
 
 
@@ -338,15 +339,15 @@ def test_settings_out_of_range_are_refused(corpus, tokenizer):
 
 
 def test_another_tokenizer_is_refused(corpus, tokenizer_of):
-    other = tokenizer_of(6000, checksum="1" * 64)
+    other = with_sentinels(tokenizer_of(6000, checksum="1" * 64), 40)
     with pytest.raises(ValueError, match=f"The shards in {corpus[0]} were written with another"):
         small(corpus[0], other, "t5")
 
 
 @pytest.mark.slow
 def test_large_vocabularies(tmp_path, write_corpus, tokenizer_of):
-    large = tokenizer_of(70_000)
+    large = with_sentinels(tokenizer_of(70_000), 200)
     bounds, _ = write_corpus(tmp_path, [[1000] * 69], large)
-    batches = listed(tmp_path, large, "t5:sentinels=200", epochs=1, sequence_length=2000)
+    batches = listed(tmp_path, large, "t5", epochs=1, sequence_length=2000)
     text = [x for source, target, _ in rows_of(batches) for x in source + target]
     assert set(text) - {SEP} - set(range(69_800, 70_000)) == set(range(5, 5 + bounds[-1]))

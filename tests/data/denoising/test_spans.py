@@ -15,11 +15,7 @@ from tests.data.denoising.plain import SEP
 
 @pytest.fixture(scope="module")
 def tokenizer(tokenizer_of):
-    return tokenizer_of(6000)
-
-
-def noise_of(**options):
-    return SpanCorruption(sentinels=400, **options)
+    return plain.with_sentinels(tokenizer_of(6000), 400)
 
 
 def counts(length, share, mean):
@@ -125,7 +121,7 @@ def sides_of(key, tokens, share, mean):
     ("sequence_length", "share", "mean"), [(64, 0.15, 3.0), (40, 0.5, 2.0), (8, 0.15, 3.0)]
 )
 def test_rows_are_those_of_a_loop(tokenizer, sequence_length, share, mean):
-    noise = noise_of(masked_share=share, mean_span=mean)
+    noise = SpanCorruption(masked_share=share, mean_span=mean)
     text, keys, sentences = plain.random_text(noise.text_length(sequence_length))
     sides = plain.corrupted(noise, text, keys, tokenizer, sequence_length)
     for key, row, found in zip(plain.row_keys(len(sides)), sentences, sides, strict=True):
@@ -147,7 +143,7 @@ def restored(source, target):
 
 
 def test_both_sides_restore_the_text(tokenizer):
-    noise = noise_of()
+    noise = SpanCorruption()
     text, keys, sentences = plain.random_text(noise.text_length(128), seed=3)
     for (source, target), row in zip(
         plain.corrupted(noise, text, keys, tokenizer, 128), sentences, strict=True
@@ -158,7 +154,7 @@ def test_both_sides_restore_the_text(tokenizer):
 
 
 def check_statistics(tokenizer, rows):
-    noise = noise_of()
+    noise = SpanCorruption()
     text, keys, _ = plain.random_text(568, lengths=[568] * rows)
     sides = plain.corrupted(noise, text, keys, tokenizer, 512)
     lengths = []
@@ -191,8 +187,10 @@ def test_named_sentinels(tokenizer_of):
     tokenizer = tokenizer_of(10)
     tokenizer.vocabulary = [*"abcdef", "<extra_id_1>", "<extra_id_0>", "g", "<extra_id_3>"]
     assert SpanCorruption().sentinel_ids(tokenizer) == [7, 6]
-    assert SpanCorruption(sentinels=3).sentinel_ids(tokenizer) == [9, 8, 7]
-    assert SpanCorruption(sentinels=30).sentinel_ids(tokenizer) == list(range(9, -1, -1))
+    tokenizer.vocabulary = [*"ab", "[unused2]", "[unused1]", "[unused3]", "[unused5]"]
+    assert SpanCorruption().sentinel_ids(tokenizer) == [3, 2, 4]  # BERT's begin with 0 or 1
+    tokenizer.vocabulary = [*"ab", "unused0", "[extra_id_0]"]
+    assert SpanCorruption().sentinel_ids(tokenizer) == []
 
 
 def test_too_few_sentinels_are_refused(tokenizer_of):
@@ -200,17 +198,18 @@ def test_too_few_sentinels_are_refused(tokenizer_of):
     tokenizer.vocabulary = ["a", "<extra_id_0>"]
     with pytest.raises(ValueError, match=r"sequence_length=512 requires 28 sentinels.*Received: 1"):
         SpanCorruption().check_tokenizer(tokenizer, 512)
-    with pytest.raises(ValueError, match=r"requires 28 sentinels.*Received: 27 in all"):
-        SpanCorruption(sentinels=27).check_tokenizer(tokenizer, 512)
-    SpanCorruption(sentinels=28).check_tokenizer(tokenizer, 512)
     SpanCorruption().check_tokenizer(tokenizer, 12)
+    plain.with_sentinels(tokenizer, 27)
+    with pytest.raises(ValueError, match=r"requires 28 sentinels.*Received: 27$"):
+        SpanCorruption().check_tokenizer(tokenizer, 512)
+    SpanCorruption().check_tokenizer(plain.with_sentinels(tokenizer, 28), 512)
 
 
 def test_a_tokenizer_without_an_end_is_refused(tokenizer_of):
     tokenizer = tokenizer_of(6000)
     tokenizer.sep_id = None
     with pytest.raises(ValueError, match=r"noise='t5' requires .* pad, sep .*without sep"):
-        noise_of().check_tokenizer(tokenizer, 64)
+        SpanCorruption().check_tokenizer(tokenizer, 64)
 
 
 def test_options_out_of_range_are_refused():
@@ -219,14 +218,13 @@ def test_options_out_of_range_are_refused():
         ({"masked_share": 1.0}, r"`masked_share` must be a number .*below 1"),
         ({"mean_span": 0.5}, r"`mean_span` must be a number of at least 1"),
         ({"masked_share": 0.8}, r"must leave a token.*masked_share=0.8, mean_span=3.0"),
-        ({"sentinels": 0}, r"`sentinels` must be .*at least 1"),
     ]:
         with pytest.raises(ValueError, match=message):
             SpanCorruption(**options)
 
 
 def test_the_whole_runs_in_a_graph(tokenizer):
-    noise = noise_of()
+    noise = SpanCorruption()
     text, keys, _ = plain.random_text(noise.text_length(32), rows=8)
     eager = noise.corrupt(keys, text, tokenizer, 32)
     graph = tf.function(lambda k, t: noise.corrupt(k, t, tokenizer, 32))(keys, text)
@@ -235,7 +233,7 @@ def test_the_whole_runs_in_a_graph(tokenizer):
 
 
 def test_a_noise_is_made_from_its_flag_and_back():
-    noise = make_noise("t5:masked_share=0.2,sentinels=100")
-    assert noise == SpanCorruption(masked_share=0.2, sentinels=100)
+    noise = make_noise("t5:masked_share=0.2,mean_span=4")
+    assert noise == SpanCorruption(masked_share=0.2, mean_span=4)
     assert make_noise(noise.to_text()) == noise
     assert SpanCorruption().to_text() == "t5"

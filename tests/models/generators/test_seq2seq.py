@@ -106,6 +106,23 @@ def numpy_embedded(seq2seq, ids):
     return table[ids] * config.hidden_size**0.5 + positions
 
 
+def test_targets_at_later_positions_are_as_after_other_tokens():
+    seq2seq = tiny_seq2seq(positions="learned")
+    inputs = make_inputs()
+    whole = to_numpy(seq2seq(inputs)["sequence"])
+    places = np.broadcast_to(np.arange(6, dtype="int32"), (2, 6))
+    same = to_numpy(seq2seq({**inputs, "decoder_position_ids": places})["sequence"])
+    np.testing.assert_array_equal(same, whole)
+    moved = {**inputs, "decoder_position_ids": places + 9}
+    table = seq2seq.decoder_positions.position
+    rows = to_numpy(table)
+    table.assign(np.roll(rows, -9, axis=0))  # so row 0 is what row 9 was
+    expected = to_numpy(seq2seq(inputs)["sequence"])
+    table.assign(rows)
+    np.testing.assert_array_equal(to_numpy(seq2seq(moved)["sequence"]), expected)
+    assert np.abs(expected - whole).max() > 1e-3
+
+
 @pytest.mark.jax_slow
 def test_it_is_torch_s_transformer(seq2seq):
     import torch
