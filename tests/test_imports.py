@@ -65,8 +65,9 @@ ORDER = {
         pretraining readers translation
     """,
     "decoding": """
-        methods noise request
-        beam_search choice options single
+        constraints noise
+        methods request
+        beam_search choice generation_config options single
         loop
         streaming
     """,
@@ -129,8 +130,9 @@ ORDER = {
         adaptive attention bidirectional_lstm block embeddings feed_forward
     """,
     "metrics": """
-        bleu checks squad thresholds
-        classification clustering correlation entities pairs report retrieval
+        checks squad thresholds
+        bleu classification clustering correlation entities pairs report retrieval
+        rouge
         multi_label
     """,
     "models": """
