@@ -99,7 +99,10 @@ def define_flags() -> None:
 
 
 def _export(options: flags.FlagValues) -> None:
-    """Exports the model; for runtimes, prints its size, differences and tokenizer."""
+    """Exports the model and prints its path.
+
+    For runtimes it also prints the size, the differences from TensorFlow and the tokenizer's files.
+    """
     arguments = {"tolerance": options.tolerance, "texts": _lines(options.texts)}
     if options.widths is not None:
         arguments["widths"] = [_number(width) for width in options.widths]

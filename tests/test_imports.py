@@ -66,8 +66,9 @@ ORDER = {
         denoising
     """,
     "decoding": """
-        methods noise request
-        beam_search choice options single
+        constraints noise
+        methods request
+        beam_search choice generation_config options single
         loop
         streaming
     """,
@@ -131,8 +132,9 @@ ORDER = {
         relative_bias
     """,
     "metrics": """
-        bleu checks squad thresholds
-        classification clustering correlation entities pairs report retrieval
+        checks squad thresholds
+        bleu classification clustering correlation entities pairs report retrieval
+        rouge
         multi_label
     """,
     "models": """

@@ -8,6 +8,11 @@ from typing import TYPE_CHECKING
 from kbert.core import late
 
 if TYPE_CHECKING:
+    from kbert.decoding.constraints import Constraints as Constraints
+    from kbert.decoding.generation_config import (
+        GenerationSettings as GenerationSettings,
+        read_generation_config as read_generation_config,
+    )
     from kbert.decoding.loop import Decoded as Decoded, decode as decode
     from kbert.decoding.methods import (
         Beam as Beam,

@@ -1,22 +1,27 @@
 """Beam search: extends several hypotheses per row and keeps the best finished ones.
 
 Each step scores every continuation of a row's live beams. Continuations among the `width` best that
-end in a stop token are finished. They move from the beam to a pool of the `num_results` best
-scores; only a better score replaces a text in the pool. The `width` best other continuations stay
-live, so the beam keeps its width.
+end in a stop token are finished. They move from the beam to a pool of the best scores; only a
+better score replaces a text in the pool. The `width` best other continuations stay live, so the
+beam keeps its width.
 
-A row is done when no live beam can beat the worst text of a full pool. The log-probability of a
-live beam, `L <= 0`, can only fall. The length penalty that divides it can only grow, up to that of
-the longest text. So `L / penalty(max_new_tokens)` bounds every score the beam can still reach.
-Stopping as soon as `width` texts have ended would be faster but wrong: when a model is sure of its
-text, the worst continuations end at once. Only a beam of width 1 stops that way; it is greedy
-search.
+With `early_stopping="never"` a row is done when no live beam can beat the worst text of a full
+pool, of `num_results` texts. The log-probability of a live beam, `L <= 0`, can only fall. The
+length penalty that divides it can only grow, up to that of the longest text (a negative exponent:
+only fall). So `L / penalty(max_new_tokens)` bounds every score the beam can still reach.
+
+Stopping as soon as `width` texts have ended, `early_stopping=True`, is faster but may miss the best
+text: when a model is sure of its text, the worst continuations end at once. `False` puts the length
+of the live beam in the place of `max_new_tokens`, which is no bound. Both are the rules of
+transformers (`_beam_search` in its generation/utils.py); their pool has `width` texts. A beam of
+width 1 stops at the first end; it is greedy search.
 
 At `max_new_tokens` the live beams count as finished texts too. Ties are broken by beam order, then
 by token id; in the pool the earlier text wins.
 
 Shapes: `B` rows, `K` beam width, `k` live beams (1 at the first step, then `K`), `V` vocabulary,
-`C` continuations that are scored per beam, `N` results, `G` new tokens at most.
+`C` continuations that are scored per beam, `N` results, `S` texts of the pool, `G` new tokens at
+most.
 """
 
 import dataclasses
@@ -83,7 +88,7 @@ class _Search:
     """One step of the search. Its state is tuples that a loop can carry:
 
     live: token ids of the last step (B, k), log-probabilities (B, k), texts (B, k, G);
-    pool: scores (B, N) in descending order, texts (B, N, G), lengths (B, N);
+    pool: scores (B, S) in descending order, texts (B, S, G), lengths (B, S);
     done: (B,) booleans.
     """
 
@@ -95,7 +100,7 @@ class _Search:
 
         There is one empty hypothesis per row, and the pool is empty.
         """
-        results, longest = self.method.num_results, self.request.max_new_tokens
+        slots, longest = self._slots, self.request.max_new_tokens
         rows = ops.zeros_like(logits[:, :1], dtype="int32")  # (B, 1); B may be unknown
 
         def filled(value: float, *shape: int, dtype: str = "int32") -> Tensor:
@@ -104,20 +109,26 @@ class _Search:
 
         live = (rows, ops.cast(rows, "float32"), filled(PAD_ID, 1, longest))
         pool = (
-            filled(-np.inf, results, dtype="float32"),
-            filled(PAD_ID, results, longest),
-            filled(0, results),
+            filled(-np.inf, slots, dtype="float32"),
+            filled(PAD_ID, slots, longest),
+            filled(0, slots),
         )
         return live, pool, rows[:, 0] > 0
 
+    @property
+    def _slots(self) -> int:
+        """Number of texts in the pool, S."""
+        method = self.method
+        return method.num_results if method.early_stopping == "never" else method.width
+
     def advance(self, logits: Tensor, t: Tensor, live: _Live, pool: _Pool, done: Tensor) -> Any:
-        """Extends every beam by the token with index `t`, from its logits (B * k, V).
+        """Extends every live beam by new token number `t`, from its logits (B * k, V).
 
         Returns:
             The parent beam of each new beam (B, K), and the new live, pool and done.
         """
         width = self.method.width
-        scores, token_ids = self._continuations(logits, live[1])  # (B, k * C) each, best C of each
+        scores, token_ids = self._continuations(logits, t, live)  # (B, k * C) each, best C of each
         each = token_ids.shape[1] // live[0].shape[1]
         token_ids, scores = _widened(token_ids, width, 0), _widened(scores, width, -np.inf)
         stops = self.request.is_stop(token_ids)
@@ -140,25 +151,36 @@ class _Search:
         log_probabilities, index = ops.top_k(ops.where(stops, -np.inf, scores), k=width)
         parents, chosen, texts = extended(index)
         live = (chosen, log_probabilities, texts)
-        bound = log_probabilities[:, 0] / self._penalty(self.request.max_new_tokens)
-        done = done | (bound <= pool[0][:, -1])
+        to_end = self.method.early_stopping == "never" and self.method.length_penalty > 0
+        length = self.request.max_new_tokens if to_end else t + 1
+        done = done | (log_probabilities[:, 0] / self._penalty(length) <= pool[0][:, -1])
+        if self.method.early_stopping is True:
+            # With the last token live beams end too, and all of them compete.
+            is_last = ops.equal(t, self.request.max_new_tokens - 1)
+            done = done | ((pool[0][:, -1] > -np.inf) & ~is_last)
         if width == 1:
             done = done | ended[:, 0]
         return parents, live, pool, done
 
-    def _continuations(self, logits: Tensor, log_probabilities: Tensor) -> tuple[Tensor, Tensor]:
+    def _continuations(self, logits: Tensor, t: Tensor, live: _Live) -> tuple[Tensor, Tensor]:
         """Returns log-probabilities and last tokens of the C likeliest continuations of each beam.
 
-        `log_probabilities` (B, k) are those of the beams, `logits` (B * k, V) those of the next
-        token. The results are (B, k * C) each; the log-probabilities are those of whole texts.
+        `live` are the live beams, `logits` (B * k, V) those of the token with index `t`. The
+        results are (B, k * C) each; the log-probabilities are those of whole texts.
         """
+        _, log_probabilities, texts = live
         beams = log_probabilities.shape[1]
         # Even if every stop token ranks among a beam's best, `width` other tokens remain.
         most = self.method.width + len(self.request.stop_ids)
         most = min(most, self.request.vocabulary_size)
         logits = ops.cast(logits, "float32")
-        best, token_ids = ops.top_k(self.request.allowed(logits), k=most)  # (B * k, C)
-        best = best - ops.logsumexp(logits, axis=-1, keepdims=True)
+        texts = ops.reshape(texts, (-1, self.request.max_new_tokens))
+        total = ops.logsumexp(logits, axis=-1, keepdims=True)
+        if not self.request.constraints.is_empty:  # they change log-probabilities, not logits
+            logits, total = logits - total, 0.0
+        allowed = self.request.allowed(logits, t, texts, copies=beams)
+        best, token_ids = ops.top_k(allowed, k=most)  # (B * k, C)
+        best = best - total
         best = ops.reshape(best, (-1, beams, most)) + log_probabilities[..., None]
         shape = (-1, beams * most)
         return ops.reshape(best, shape), ops.reshape(ops.cast(token_ids, "int32"), shape)
@@ -172,9 +194,7 @@ class _Search:
         `lengths`, one number for all texts.
         """
         scores = ops.where(new, log_probabilities / self._penalty(lengths), -np.inf)
-        scores, index = ops.top_k(
-            ops.concatenate([pool[0], scores], axis=1), k=self.method.num_results
-        )
+        scores, index = ops.top_k(ops.concatenate([pool[0], scores], axis=1), k=self._slots)
         texts = ops.concatenate([pool[1], texts], axis=1)
         lengths = ops.where(new, lengths, 0)
         lengths = ops.concatenate([pool[2], lengths], axis=1)
@@ -182,7 +202,10 @@ class _Search:
 
     def _penalty(self, lengths: Tensor) -> Tensor:
         """Returns the divisor of the log-probability of texts with these lengths in tokens."""
-        return ((5.0 + ops.cast(lengths, "float32")) / 6.0) ** self.method.length_penalty
+        lengths = ops.cast(lengths, "float32")
+        if self.method.normalisation == "wu":
+            lengths = (5.0 + lengths) / 6.0
+        return lengths**self.method.length_penalty
 
     def results(self, live: _Live, pool: _Pool, done: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Returns token ids (B, N, G), lengths (B, N) and scores (B, N), best first.
@@ -193,7 +216,8 @@ class _Search:
         scores, texts, lengths = self._merged(
             pool, ~done[:, None] & (live[1] > -np.inf), live[1], live[2], longest
         )
-        return ops.where(scores[..., None] > -np.inf, texts, PAD_ID), lengths, scores
+        texts = ops.where(scores[..., None] > -np.inf, texts, PAD_ID)
+        return tuple(x[:, : self.method.num_results] for x in (texts, lengths, scores))
 
 
 def _widened(x: Tensor, width: int, value: float) -> Tensor:

@@ -19,11 +19,12 @@ _SEED_LIMIT = 2**32
 
 def make_choice(
     method: Greedy | Sampling, request: Request, seed: Tensor, row_numbers: Tensor
-) -> Callable[[Any, Any], tuple[Any, Any]]:
-    """Returns a function `(logits (R, V), step) -> (ids (R,) int32, log-probabilities (R,))`.
+) -> Callable[[Any, Any, Any], tuple[Any, Any]]:
+    """Returns a function that chooses a token for each row.
 
-    It chooses a token for each row; `step` is the index of the token. The log-probabilities are
-    those of the full distribution at temperature 1. `Sampling` draws depend on `seed`, a scalar
+    Its arguments are the logits (R, V), the index of the token and the new tokens so far, (R, G).
+    It returns ids (R,) int32 and log-probabilities (R,), those of the full distribution at
+    temperature 1 (`Constraints` names exceptions). `Sampling` draws depend on `seed`, a scalar
     integer, and on `row_numbers` (R,); None = 0, 1, …. `Greedy` uses neither.
 
     Raises:
@@ -32,9 +33,9 @@ def make_choice(
     if isinstance(method, Sampling):
         _check_seed(seed)
 
-    def choose(logits: Tensor, step: Tensor) -> Tensor:
+    def choose(logits: Tensor, step: Tensor, texts: Tensor) -> Tensor:
         logits = ops.cast(logits, "float32")
-        allowed = request.allowed(logits)
+        allowed = request.allowed(logits, step, texts)
         if isinstance(method, Greedy):
             token_ids = ops.argmax(allowed, axis=-1)
         else:
@@ -46,8 +47,9 @@ def make_choice(
             else:
                 token_ids = ops.take_along_axis(candidates, drawn[:, None], axis=-1)[:, 0]
         token_ids = ops.cast(token_ids, "int32")
-        chosen = ops.take_along_axis(logits, token_ids[:, None], axis=-1)[:, 0]
-        return token_ids, chosen - ops.logsumexp(logits, axis=-1)
+        return token_ids, request.constraints.log_probabilities(
+            logits, allowed, token_ids, step, request.max_new_tokens
+        )
 
     return choose
 

@@ -1,7 +1,7 @@
 """Decodes texts from a model's next-token logits in one call.
 
 Shapes: `B` rows, `V` vocabulary, `R` rows of a step (`B`, or `B` times the beam width), `K`
-results, `G` new tokens at most.
+results, `G` new tokens at most, `P` tokens of a prefix.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from kbert.core.types import Tensor
 from kbert.decoding.beam_search import decode_beam
 from kbert.decoding.choice import make_choice
+from kbert.decoding.constraints import FREE, Constraints
 from kbert.decoding.methods import Beam, Greedy, Method, Sampling
 from kbert.decoding.request import Request
 from kbert.decoding.single import decode_single
@@ -41,6 +42,8 @@ def decode(
     seed: Tensor = None,
     banned_ids: Sequence[int] = (),
     row_numbers: Tensor = None,
+    constraints: Constraints = FREE,
+    prefix: Tensor = None,
 ) -> Decoded:
     """Decodes all rows in one loop that stops when every row has ended.
 
@@ -61,6 +64,10 @@ def decode(
         banned_ids: token ids that are never chosen. Scores remain those of the full distribution.
         row_numbers: (B,) integers; `Sampling` draws depend on them and on the seed. None = 0, 1, ….
             With fixed row numbers, a text does not depend on the batch it is in.
+        constraints: rules that the tokens of a text must obey.
+        prefix: (B, P) integer ids of the tokens before the first new one, such as the start token
+            of a decoder, for constraints that read them. A row with fewer than P has -1 before
+            them. None = no tokens.
 
     Returns:
         `Decoded`, with K = `num_results` for a `Beam` and K = 1 otherwise.
@@ -81,7 +88,13 @@ def decode(
         ([[[2, 1, 0, 0, 0]]], 3)
     """
     request = Request.of(
-        logits, cache, max_new_tokens=max_new_tokens, stop_ids=stop_ids, banned_ids=banned_ids
+        logits,
+        cache,
+        max_new_tokens=max_new_tokens,
+        stop_ids=stop_ids,
+        banned_ids=banned_ids,
+        constraints=constraints,
+        prefix=prefix,
     )
     if isinstance(method, Beam):
         return Decoded(*decode_beam(step, logits, cache, method, request))

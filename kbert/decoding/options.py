@@ -3,6 +3,7 @@
 from typing import Any
 
 from kbert.core.options import Options, option
+from kbert.decoding.constraints import Constraints
 from kbert.decoding.methods import Beam, Greedy, Method, Sampling
 
 # Method name -> class, and {option: argument of the class}.
@@ -78,6 +79,21 @@ class DecodingOptions(Options):
     num_results: int | None = option(
         None, help="For beam: texts for each input, best first. Default: 1.", at_least=1
     )
+    no_repeat_ngram_size: int | None = option(
+        None,
+        help="No sequence of this many tokens occurs twice in a text. A prompt counts as part of "
+        "the text.",
+        at_least=1,
+    )
+    min_new_tokens: int | None = option(
+        None, help="Minimum tokens of a text before it may end.", at_least=1
+    )
+    repetition_penalty: float | None = option(
+        None,
+        help="Divisor of the positive logits of tokens that the text has already, and factor of "
+        "the negative ones: above 1 makes repetition less likely.",
+        above=0,
+    )
     jit_compile: bool = option(
         False,
         help="Compile with XLA: faster if many batches have the same shape, after 5 to 15 s "
@@ -95,6 +111,12 @@ class DecodingOptions(Options):
                     f"method={self.method!r} with "
                     f"{', '.join(f'{name}={getattr(self, name)!r}' for name in given_names)}"
                 )
+        longest, least = self.max_new_tokens, self.min_new_tokens
+        if longest is not None and least is not None and least > longest:
+            raise ValueError(
+                "min_new_tokens must not exceed max_new_tokens. Received: "
+                f"min_new_tokens={least}, max_new_tokens={longest}"
+            )
         _ = self.decoding  # raises if two values do not fit together
 
     @property
@@ -112,3 +134,10 @@ class DecodingOptions(Options):
         method_class, arguments = _METHODS[self.method]
         values = {theirs: getattr(self, ours) for ours, theirs in arguments.items()}
         return method_class(**{name: value for name, value in values.items() if value is not None})
+
+    @property
+    def constraints(self) -> Constraints:
+        """The constraints with these options."""
+        names = ("no_repeat_ngram_size", "min_new_tokens", "repetition_penalty")
+        values = {name: getattr(self, name) for name in names}
+        return Constraints(**{name: value for name, value in values.items() if value is not None})

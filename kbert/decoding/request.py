@@ -1,17 +1,19 @@
 """Limits of a decoding, checked once, and the two token tests that every method needs.
 
-Shapes: `R` rows of a decoding batch, `V` vocabulary.
+Shapes: `R` rows of a step, `V` vocabulary, `P` tokens of a prefix, `G` new tokens at most.
 """
 
 import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+import keras
 import numpy as np
 from keras import ops
 
 from kbert.configs.base import check_count
 from kbert.core.types import Tensor
+from kbert.decoding.constraints import FREE, Constraints
 
 PAD_ID = 0  # after the end of a row
 
@@ -25,12 +27,17 @@ class Request:
         max_new_tokens: most new tokens of a row.
         stop_ids: token ids that end a row.
         banned_ids: token ids that are never chosen.
+        constraints: rules that the tokens of a row must obey.
+        prefix: (B, P) int32 ids of the tokens before the first new one, or -1; None without them.
+            B is the number of rows of the batch, before beams multiply it.
     """
 
     vocabulary_size: int
     max_new_tokens: int
     stop_ids: tuple[int, ...]
     banned_ids: tuple[int, ...]
+    constraints: Constraints = FREE
+    prefix: Tensor = None
 
     @classmethod
     def of(
@@ -41,11 +48,13 @@ class Request:
         max_new_tokens: int,
         stop_ids: Sequence[int],
         banned_ids: Sequence[int],
+        constraints: Constraints = FREE,
+        prefix: Tensor = None,
     ) -> "Request":
         """Checks arguments of `decode` and returns them as limits.
 
         The logits (R, V) give the size of the vocabulary; of `cache` only the keys are checked. Ids
-        are sorted, without duplicates.
+        are sorted, without duplicates; those that `constraints` ban are among the `banned_ids`.
 
         Raises:
             ValueError: an argument of `decode` is out of range or has the wrong shape or keys.
@@ -64,20 +73,61 @@ class Request:
         check_count("max_new_tokens", max_new_tokens, minimum=1)
         size = int(shape[1])
         stop_ids = _unique_ids("stop_ids", stop_ids, size)
-        banned_ids = _unique_ids("banned_ids", banned_ids, size)
+        if not isinstance(constraints, Constraints):
+            raise ValueError(
+                f"`constraints` must be a Constraints of kbert.decoding. Received: {constraints!r}"
+            )
+        for name in ("forced_first_id", "forced_last_id"):
+            if getattr(constraints, name) is not None:
+                _unique_ids(name, [getattr(constraints, name)], size)
+        banned_ids = _unique_ids("banned_ids", [*banned_ids, *constraints.banned_ids], size)
         if len(banned_ids) == size:
             raise ValueError(
                 "`banned_ids` must leave at least one token. "
                 f"Received: all {size} of the vocabulary"
             )
-        return cls(size, max_new_tokens, stop_ids, banned_ids)
+        if constraints.min_new_tokens > max_new_tokens:
+            raise ValueError(
+                "`min_new_tokens` must not exceed `max_new_tokens`. Received: "
+                f"min_new_tokens={constraints.min_new_tokens}, max_new_tokens={max_new_tokens}"
+            )
+        if prefix is not None:
+            prefix = ops.convert_to_tensor(prefix)
+            if len(prefix.shape) != 2 or "int" not in keras.backend.standardize_dtype(prefix.dtype):
+                raise ValueError(
+                    "`prefix` must be integers of the shape (rows, tokens). "
+                    f"Received: {prefix.dtype} of the shape {tuple(prefix.shape)}"
+                )
+            prefix = ops.cast(prefix, "int32")
+        return cls(size, max_new_tokens, stop_ids, banned_ids, constraints, prefix)
 
-    def allowed(self, logits: Tensor) -> Tensor:
-        """Returns the logits (…, V) with minus infinity for banned tokens."""
-        if not self.banned_ids:
-            return logits
-        banned = np.isin(np.arange(self.vocabulary_size), self.banned_ids)
-        return ops.where(banned, -np.inf, logits)
+    def allowed(self, scores: Tensor, t: Tensor, texts: Tensor, copies: int = 1) -> Tensor:
+        """Applies the banned tokens and the constraints to the scores of the next token.
+
+        Args:
+            scores: (R, V) logits or log-probabilities.
+            t: index of the next token, a scalar.
+            texts: (R, G) new tokens, `t` of which are known; not read unless a constraint reads
+                tokens.
+            copies: adjacent rows for each row of the prefix: the live beams.
+
+        Returns:
+            Scores (R, V), minus infinity for tokens that may not be next.
+        """
+        if self.banned_ids:
+            banned = np.isin(np.arange(self.vocabulary_size), self.banned_ids)
+            scores = ops.where(banned, -np.inf, scores)
+        if self.constraints.is_empty:
+            return scores
+        tokens = None
+        if self.constraints.reads_tokens:
+            tokens = texts
+            if self.prefix is not None:
+                prefix = self.prefix if copies == 1 else ops.repeat(self.prefix, copies, axis=0)
+                tokens = ops.concatenate([prefix, texts], axis=1)
+        return self.constraints.apply(
+            scores, t, tokens, longest=self.max_new_tokens, stop_ids=self.stop_ids
+        )
 
     def is_stop(self, ids: Tensor) -> Tensor:
         """Returns booleans, of the shape of `ids`: whether each id is a stop token."""

@@ -22,7 +22,7 @@ def decode_single(
         step: step function of `decode`: (token ids, cache, t) -> (logits, cache).
         logits: (R, V) logits of the first new token.
         cache: KV cache of `decode`: a dict of "prompt" and "decoded".
-        choose: function `(logits, index of the token) -> (ids (R,), log-probabilities (R,))`.
+        choose: function of `make_choice`.
         request: limits of the decoding.
 
     Returns:
@@ -30,7 +30,8 @@ def decode_single(
         log-probabilities (R,).
     """
     columns = np.arange(request.max_new_tokens)
-    chosen, scores = choose(logits, 0)
+    no_texts = ops.zeros_like(logits[:, :1], dtype="int32") + np.full_like(columns, PAD_ID, "int32")
+    chosen, scores = choose(logits, 0, no_texts)
     token_ids = ops.where(columns == 0, chosen[:, None], PAD_ID)
     lengths = ops.ones_like(chosen)
     # No step follows the last token: its logits would not be used.
@@ -50,7 +51,7 @@ def decode_single(
     ) -> tuple:
         logits, after = step(chosen, {"prompt": cache["prompt"], "decoded": decoded}, t)
         t = t + 1
-        chosen, log_probabilities = choose_unended(choose, logits, t, ended)
+        chosen, log_probabilities = choose_unended(choose, logits, t, token_ids, ended)
         token_ids = ops.where(columns == t, chosen[:, None], token_ids)
         lengths = lengths + ops.cast(~ended, lengths.dtype)
         scores = scores + log_probabilities
@@ -63,10 +64,13 @@ def decode_single(
     return token_ids, lengths, scores
 
 
-def choose_unended(choose: Callable, logits: Tensor, t: Tensor, ended: Tensor) -> tuple[Any, Any]:
+def choose_unended(
+    choose: Callable, logits: Tensor, t: Tensor, texts: Tensor, ended: Tensor
+) -> tuple[Any, Any]:
     """Returns ids (R,) and log-probabilities (R,) from `choose`; 0 for rows that have ended.
 
-    `choose` is the function of `make_choice`, `t` the index of the token, `ended` (R,) bool.
+    `choose` is the function of `make_choice`, `t` the index of the token, `texts` (R, G) are the
+    new tokens so far, `ended` (R,) is bool.
     """
-    chosen, log_probabilities = choose(logits, t)
+    chosen, log_probabilities = choose(logits, t, texts)
     return ops.where(ended, PAD_ID, chosen), ops.where(ended, 0.0, log_probabilities)

@@ -8,9 +8,10 @@ from keras import ops
 
 from kbert.core.types import Tensor
 from kbert.decoding.choice import make_choice
+from kbert.decoding.constraints import FREE, Constraints
 from kbert.decoding.loop import check_method
 from kbert.decoding.methods import Beam, Greedy, Sampling
-from kbert.decoding.request import Request
+from kbert.decoding.request import PAD_ID, Request
 from kbert.decoding.single import choose_unended
 
 
@@ -25,6 +26,8 @@ def stream(
     seed: Tensor = None,
     banned_ids: Sequence[int] = (),
     row_numbers: Tensor = None,
+    constraints: Constraints = FREE,
+    prefix: Tensor = None,
 ) -> Iterator[np.ndarray]:
     """Streams the tokens of `decode`, one step at a time, in a Python loop.
 
@@ -42,6 +45,9 @@ def stream(
         seed: seed for `Sampling`: an integer or a scalar integer tensor.
         banned_ids: token ids that are never chosen.
         row_numbers: (B,) integers; `Sampling` draws depend on them and on the seed. None = 0, 1, ….
+        constraints: rules that the tokens of a text must obey.
+        prefix: (B, P) ids of the tokens before the first new one, for constraints that read them;
+            see `decode`.
 
     Returns:
         An iterator of (B,) int32 arrays: the next token of each row, including stop tokens, and 0
@@ -68,7 +74,13 @@ def stream(
             f"`decode`, or stream with Greedy or Sampling. Received: {method}"
         )
     request = Request.of(
-        logits, cache, max_new_tokens=max_new_tokens, stop_ids=stop_ids, banned_ids=banned_ids
+        logits,
+        cache,
+        max_new_tokens=max_new_tokens,
+        stop_ids=stop_ids,
+        banned_ids=banned_ids,
+        constraints=constraints,
+        prefix=prefix,
     )
     choose = make_choice(method, request, seed, row_numbers)
     return _tokens(step, logits, cache, choose, request)  # arguments are checked at the call
@@ -78,9 +90,11 @@ def _tokens(
     step: Callable, logits: Tensor, cache: dict[str, Any], choose: Callable, request: Request
 ) -> Iterator[np.ndarray]:
     ended = ops.zeros_like(logits[:, 0], dtype="bool")
+    texts = np.full((logits.shape[0], request.max_new_tokens), PAD_ID, "int32")
     for t in range(request.max_new_tokens):
-        chosen, _ = choose_unended(choose, logits, t, ended)
-        yield ops.convert_to_numpy(chosen)
+        chosen, _ = choose_unended(choose, logits, t, texts, ended)
+        texts[:, t] = ops.convert_to_numpy(chosen)
+        yield texts[:, t].copy()
         ended = ended | request.is_stop(chosen)
         if t + 1 == request.max_new_tokens or bool(ops.all(ended)):
             return

@@ -44,7 +44,7 @@ class LayerTransfer(OfLayers):
             check_count("steps_per_layer", self.steps_per_layer, minimum=1)
 
     def compare(self, found: Tensor, wanted: Tensor, real: Tensor, student: Reading) -> Pair:
-        """Returns the loss of one layer of the student.
+        """Returns the loss of one layer of the student, as weighted sum and sum of weights.
 
         Args:
             found: hidden states (B, T, H) or attention scores of the student's layer.

@@ -137,7 +137,7 @@ def token_rows(lengths: np.ndarray, **ids: tf.RaggedTensor) -> Rows:
 
 
 def _for_any_size(column: tf.Tensor | tf.RaggedTensor) -> tf.TypeSpec:
-    """Returns the spec of a column for any number and length of rows."""
+    """Returns the spec of a column for any number of rows, of any length if they are ragged."""
     if isinstance(column, tf.RaggedTensor):
         shape = [None] * column.shape.rank
         return tf.RaggedTensorSpec(shape, column.dtype, column.ragged_rank, column.row_splits.dtype)

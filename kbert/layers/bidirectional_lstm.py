@@ -147,7 +147,10 @@ class BidirectionalLSTM(keras.layers.Layer):
         return outputs, ops.stack(states)
 
     def _read(self, weights: Any, x: Tensor, mask: Tensor, state: Any) -> Any:
-        """Runs one layer in one direction over x (T, B, P); returns outputs (T, B, P) and state.
+        """Runs one layer in one direction over x (T, B, P).
+
+        Returns the outputs (T, B, P) and the last state. At padding the outputs are 0, and the
+        state stays the same.
 
         `weights` is a `ProjectedCell`, `mask` (T, B, 1) true for words or None, and `state`
         (B, U + P) the cell and hidden state before the first word.

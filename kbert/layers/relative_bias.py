@@ -144,9 +144,9 @@ class BiasedAttention(SelfAttention):
     ) -> Tensor:
         """Returns the scores without the mask's bias, like `SelfAttention.products`.
 
-        `shared` is the output of `RelativeBiases`, which is added to the products.
-
-        The biases are trained, so they are separate from the mask's bias, which needs no gradient.
+        `shared` is the output of `RelativeBiases`. Its biases are added to the products, with
+        `positions` only those of the tokens that attend. The mask's bias is added elsewhere: it is
+        not trained and needs no gradient.
 
         Raises:
             ValueError: `shared` is None.

@@ -6,6 +6,7 @@ from kbert.core import late
 from kbert.core.text_table import text_table as text_table
 from kbert.metrics.bleu import bleu as bleu
 from kbert.metrics.multi_label import multi_label as multi_label
+from kbert.metrics.rouge import rouge as rouge
 
 if TYPE_CHECKING:
     from kbert.metrics.bleu import Bleu as Bleu, chrf as chrf
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
         classification_report as classification_report,
     )
     from kbert.metrics.retrieval import mrr as mrr, ndcg as ndcg, recall as recall
+    from kbert.metrics.rouge import Rouge as Rouge
     from kbert.metrics.squad import squad_scores as squad_scores
 else:
     __getattr__, __dir__, __all__ = late.public_names(__name__)

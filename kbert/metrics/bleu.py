@@ -3,6 +3,8 @@
 import dataclasses
 from collections.abc import Sequence
 
+from kbert.metrics.checks import text_rows
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Bleu:
@@ -77,27 +79,39 @@ def bleu(
     )
 
 
-def chrf(hypotheses: Sequence[str], references: Sequence[str] | Sequence[Sequence[str]]) -> float:
-    """Computes the chrF2 of a corpus, 0 to 100, with sacrebleu.
+def chrf(
+    hypotheses: Sequence[str],
+    references: Sequence[str] | Sequence[Sequence[str]],
+    *,
+    word_order: int = 0,
+) -> float:
+    """Computes the chrF2 or the chrF2++ of a corpus, 0 to 100, with sacrebleu.
 
-    chrF2 is the F score of character 1- to 6-grams (Popović 2015).
+    chrF2 is the F score of character 1- to 6-grams (Popović 2015), which counts recall twice as
+    much as precision. chrF2++ also counts word 1- and 2-grams (Popović 2017).
 
     Args:
         hypotheses: (N,) translations.
         references: (N,) reference translations; or for each hypothesis a list of references, all
             lists of the same length.
+        word_order: longest n-grams of words that count too: 0 for chrF2, 2 for chrF2++.
 
     Raises:
-        ValueError: unequal numbers of texts, no texts, or values that are not strings.
+        ValueError: unequal numbers of texts, no texts, values that are not strings, or a
+            `word_order` that is not an integer of at least 0.
 
     Example:
-        >>> round(chrf(["The cat sits on a mat."], ["The cat sits on the mat."]), 2)
-        68.04
+        >>> texts = ["The cat sits on a mat."], ["The cat sits on the mat."]
+        >>> round(chrf(*texts), 2), round(chrf(*texts, word_order=2), 2)
+        (68.04, 70.11)
     """
     from sacrebleu.metrics import CHRF
 
+    if not isinstance(word_order, int) or isinstance(word_order, bool) or word_order < 0:
+        raise ValueError(f"word_order must be an integer of at least 0. Received: {word_order!r}")
     streams = _streams(hypotheses, references)
-    return float(CHRF().corpus_score(list(hypotheses), streams).score)
+    metric = CHRF(word_order=word_order)
+    return float(metric.corpus_score(list(hypotheses), streams).score)
 
 
 def _streams(
@@ -107,21 +121,7 @@ def _streams(
 
     Raises ValueError for no texts, unequal numbers of texts, or values that are not strings.
     """
-    if isinstance(hypotheses, str) or isinstance(references, str):
-        raise ValueError("Hypotheses and references must be lists of texts. Received: one text")
-    if len(hypotheses) != len(references) or not len(hypotheses):
-        raise ValueError(
-            "There must be as many references as hypotheses, and at least one. "
-            f"Received: {len(hypotheses)} hypotheses and {len(references)} references"
-        )
-    rows = [[row] if isinstance(row, str) else row for row in references]
-    for number, row in enumerate(rows):
-        texts = [hypotheses[number], *row] if isinstance(row, Sequence) else [row]
-        if not all(isinstance(text, str) for text in texts):
-            raise ValueError(
-                "A hypothesis must be a string, and a reference a string or a list of strings. "
-                f"Received: {hypotheses[number]!r:.60} and {references[number]!r:.60} at {number}"
-            )
+    rows = text_rows(hypotheses, references)
     sizes = sorted({len(row) for row in rows})
     if len(sizes) > 1 or sizes == [0]:
         raise ValueError(

@@ -1,5 +1,7 @@
 """Input checks shared by all metrics."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from kbert.core.types import Values
@@ -64,3 +66,28 @@ def indicators(what: str, values: Values) -> np.ndarray:
             f"The {what} must be 0 or 1 for each class. Received: {np.unique(converted)[:5]}"
         )
     return converted.astype(np.int64)
+
+
+def text_rows(
+    hypotheses: Sequence[str], references: Sequence[str] | Sequence[Sequence[str]]
+) -> list[Sequence[str]]:
+    """Returns the references of each hypothesis, for one reference or a list of them.
+
+    Raises ValueError for no texts, unequal numbers of texts, or values that are not strings.
+    """
+    if isinstance(hypotheses, str) or isinstance(references, str):
+        raise ValueError("Hypotheses and references must be lists of texts. Received: one text")
+    if len(hypotheses) != len(references) or not len(hypotheses):
+        raise ValueError(
+            "There must be as many references as hypotheses, and at least one. "
+            f"Received: {len(hypotheses)} hypotheses and {len(references)} references"
+        )
+    rows = [[row] if isinstance(row, str) else row for row in references]
+    for number, row in enumerate(rows):
+        texts = [hypotheses[number], *row] if isinstance(row, Sequence) else [row]
+        if not all(isinstance(text, str) for text in texts):
+            raise ValueError(
+                "A hypothesis must be a string, and a reference a string or a list of strings. "
+                f"Received: {hypotheses[number]!r:.60} and {references[number]!r:.60} at {number}"
+            )
+    return rows

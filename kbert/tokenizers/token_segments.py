@@ -265,9 +265,9 @@ def check_added_tokens(
 ) -> None:
     """Checks a tokenizer's arguments for tokens that are found in texts.
 
-    Raises ValueError if an added token is empty, not in the vocabulary, or also special. Raises too
-    if `normalized_tokens` are neither added nor special, or there is nothing to normalise: neither
-    added tokens nor a normalization.
+    Raises ValueError if an added token is empty, not in the vocabulary, or also special. It also
+    raises if a token of `normalized_tokens` is neither added nor special, or if there are
+    `normalized_tokens` but neither added tokens nor a normalization.
     """
     known_tokens = set(vocabulary) - {""}
     for token in added_tokens:

@@ -188,6 +188,26 @@ def test_live_beams_count_at_the_end():
     np.testing.assert_allclose(scores, np.log([[0.3, 0.25]]), rtol=1e-6)
 
 
+@pytest.mark.parametrize("early_stopping", [True, False, "never"])
+def test_with_the_last_token_live_beams_compete_with_a_full_pool(early_stopping):
+    """The second text that ends, 0.5 * 0.35, fills the pool; the live one has 0.5 * 0.6."""
+    probabilities = np.array([[0.5, 0.1, 0.4], [0.6, 0.05, 0.35]], "float32")
+    first, second = (ops.convert_to_tensor(np.log(row[None])) for row in probabilities)
+    beam = Beam(2, 0.0, 2, "length", early_stopping)
+    texts, scores = texts_of(
+        decode(
+            lambda token_ids, cache, t: (ops.repeat(second, 2, axis=0), cache),
+            first,
+            {"prompt": (), "decoded": ()},
+            method=beam,
+            max_new_tokens=2,
+            stop_ids=[2],
+        )
+    )
+    assert texts == [[(2,), (0, 0)]]
+    np.testing.assert_allclose(scores, np.log([[0.4, 0.3]]), rtol=1e-6)
+
+
 def test_equal_scores_have_an_order():
     """Of equal ones the lower token first, and the earlier beam; the same in every row."""
     logits = ops.zeros((3, 4))

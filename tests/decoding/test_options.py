@@ -2,7 +2,7 @@
 
 import pytest
 
-from kbert.decoding import Beam, DecodingOptions, Greedy, Sampling
+from kbert.decoding import Beam, Constraints, DecodingOptions, Greedy, Sampling
 
 
 @pytest.mark.parametrize(
@@ -36,12 +36,27 @@ def test_the_method_has_the_values_that_are_given(given, method):
         ({"method": "sampling", "num_results": 2}, 'num_results requires method="beam"'),
         ({"method": "beam", "beam_width": 2, "num_results": 3}, "must not exceed `width`"),
         ({"method": "sampling", "temperature": 0.0}, "`temperature` must be a number above 0"),
+        (
+            {"min_new_tokens": 4, "max_new_tokens": 3},
+            "min_new_tokens must not exceed max_new_tokens. Received: min_new_tokens=4, max_new_",
+        ),
+        ({"no_repeat_ngram_size": 0}, "`no_repeat_ngram_size` must be a whole number of at least"),
+        ({"repetition_penalty": 0.0}, "`repetition_penalty` must be a number above 0"),
         ({"method": "nucleus"}, "`method` must be one of greedy, sampling, beam"),
     ],
 )
 def test_values_of_another_method_or_out_of_range_are_refused(given, message):
     with pytest.raises(ValueError, match=message):
         DecodingOptions(**given)
+
+
+def test_constraints_hold_for_every_method():
+    values = {"no_repeat_ngram_size": 3, "min_new_tokens": 2, "repetition_penalty": 1.5}
+    for method in ("greedy", "sampling", "beam"):
+        options = DecodingOptions(method=method, **values)
+        assert options.constraints == Constraints(**values)
+        assert not options.is_usual
+    assert DecodingOptions().constraints == Constraints()
 
 
 def test_what_changes_no_text_is_as_usual():

@@ -28,6 +28,15 @@ def test_equal_to_sacrebleu():
         bleu(HYPOTHESES, REFERENCES).score == sacrebleu.corpus_bleu(HYPOTHESES, [REFERENCES]).score
     )
     assert chrf(HYPOTHESES, REFERENCES) == sacrebleu.corpus_chrf(HYPOTHESES, [REFERENCES]).score
+    plus = sacrebleu.corpus_chrf(HYPOTHESES, [REFERENCES], word_order=2).score
+    assert chrf(HYPOTHESES, REFERENCES, word_order=2) == plus
+    assert plus != chrf(HYPOTHESES, REFERENCES)
+
+
+@pytest.mark.parametrize("word_order", [-1, 1.0, True])
+def test_the_order_of_words_is_an_integer(word_order):
+    with pytest.raises(ValueError, match=r"integer of at least 0\. Received"):
+        chrf(["a"], ["a"], word_order=word_order)
 
 
 def test_a_perfect_translation_and_none():

@@ -104,8 +104,8 @@ def read_labels(content: Mapping[str, Any], count: int, source: str) -> tuple[st
         source: where the config is from, for messages.
 
     Raises:
-        ValueError: `id2label` does not name exactly the classes of the head, or is missing while
-            `num_labels` is another number.
+        ValueError: `id2label` does not name exactly the classes of the head; or neither `id2label`
+            nor `label2id` names them, and `num_labels` is another number.
 
     Example:
         >>> read_labels({"id2label": {"1": "good", "0": "bad"}}, 2, "memory")

@@ -201,9 +201,11 @@ def _flag(config: Mapping[str, Any], name: str, folder: Path) -> bool:
 
 
 def _table(arrays: Arrays, path: Path) -> np.ndarray:
-    """Returns the table (V, D) in float32: the row of each token times the token's weight.
+    """Returns the table (V, D) in float32: the embedding of each token.
 
-    Raises ValueError if an array is missing, unknown or of a wrong shape.
+    With an array `mapping`, several tokens may share a row; with `weights`, a row is multiplied by
+    the token's weight. Raises ValueError if the embeddings are missing, an array is unknown or of a
+    wrong shape, or `mapping` has rows that do not exist.
 
     Args:
         arrays: name in the file -> array.

@@ -222,7 +222,11 @@ def read_manifest(folder: PathLike) -> Manifest:
 
 
 def _typed(part: _Part) -> _Part:
-    """Returns a `Shard` or `Manifest` made from JSON; raises TypeError if a value is not valid."""
+    """Checks the fields of a `Shard` or `Manifest` made from JSON, and returns it.
+
+    Raises TypeError if a field has another type, a number is negative, a file name has a folder, or
+    `token_dtype` is unknown.
+    """
     for field in dataclasses.fields(part):
         value, kind = getattr(part, field.name), typing.get_origin(field.type) or field.type
         is_negative = kind is int and type(value) is int and value < 0

@@ -219,7 +219,7 @@ def _read_runtime(path: PathLike) -> dict[str, bytes]:
         Name -> content of each file.
 
     Raises:
-        ValueError: the checksum is not that of `RUNTIME`, or a file is missing.
+        ValueError: the checksum is not that of `RUNTIME`.
     """
     archive = Path(path).read_bytes()
     checksum = base64.b64encode(hashlib.sha512(archive).digest()).decode()

@@ -17,7 +17,8 @@ from keras import ops
 from kbert import inference
 from kbert.core.late import tf
 from kbert.core.types import Tensor, Tensors
-from kbert.decoding import Beam, Decoded, DecodingOptions, Method, Sampling, decode
+from kbert.decoding import Beam, Constraints, Decoded, DecodingOptions, Method, Sampling, decode
+from kbert.decoding.constraints import FREE
 from kbert.decoding.loop import check_method
 from kbert.decoding.methods import from_json, to_json
 from kbert.io.progress import Progress
@@ -39,29 +40,40 @@ class WrittenRows(RowExport):
     formats = ("onnx",)
 
     def settings_of(
-        self, method: Method, max_new_tokens: int, stop_ids: Sequence[int]
+        self, method: Method, max_new_tokens: int, stop_ids: Sequence[int], constraints: Constraints
     ) -> dict[str, Any]:
         """Returns the arguments as a JSON-serialisable dict, which a subclass's `settings` returns.
 
         Raises ValueError for `Sampling`, which other runtimes do not support.
         """
         check_method(method)
+        check_constraints(constraints, max_new_tokens)
         if isinstance(method, Sampling):
             raise ValueError(
                 "Sampling is not supported by exports to other runtimes, whose random integers "
                 f'have 32 bits: use Greedy or Beam, or format="savedmodel". Received: '
                 f"{method}"
             )
-        return {
+        settings = {
             "method": to_json(method),
             "max_new_tokens": int(max_new_tokens),
             "stop_ids": [int(i) for i in stop_ids],
         }
+        # Omitted when empty, as in exports of earlier versions.
+        return (
+            settings if constraints.is_empty else {**settings, "constraints": to_json(constraints)}
+        )
 
     def fixed(  # type: ignore[override]  # what `settings` returns
-        self, *, method: dict[str, Any], max_new_tokens: int, stop_ids: Sequence[int]
+        self,
+        *,
+        method: dict[str, Any],
+        max_new_tokens: int,
+        stop_ids: Sequence[int],
+        constraints: dict[str, Any] | None = None,
     ) -> dict[str, Any]:
-        return {"method": from_json(method), "max_new_tokens": max_new_tokens}
+        fixed = {"method": from_json(method), "max_new_tokens": max_new_tokens}
+        return fixed if constraints is None else {**fixed, "constraints": from_json(constraints)}
 
     def outputs(  # type: ignore[override]  # what `settings` returns
         self,
@@ -70,28 +82,44 @@ class WrittenRows(RowExport):
         method: dict[str, Any],
         max_new_tokens: int,
         stop_ids: Sequence[int],
+        constraints: dict[str, Any] | None = None,
     ) -> dict[str, Any]:
         """Decodes K whole texts for each of the B rows: the `num_results` of a `Beam`, else 1.
 
-        `method` is a decoding method as a dict, from `settings`. A text ends with one
-        of `stop_ids`, or after G = `max_new_tokens` tokens.
+        `method` is a decoding method as a dict, from `settings`, and so are `constraints`. A text
+        ends with one of `stop_ids`, or after G = `max_new_tokens` tokens.
 
         Returns:
             The fields of `kbert.decoding.Decoded`: `new_ids` (B, K, G) and `lengths` (B, K) int32,
             `scores` (B, K).
         """
-        decoded = self.task.decode(dict(features), from_json(method), max_new_tokens, stop_ids)
+        decoded = self.task.decode(
+            dict(features),
+            from_json(method),
+            max_new_tokens,
+            stop_ids,
+            FREE if constraints is None else from_json(constraints),
+        )
         return dict(zip(_OUTPUTS, decoded, strict=True))
 
     def answer_by(  # type: ignore[override]  # what `settings` returns
-        self, run: Run, *, method: dict[str, Any], max_new_tokens: int, stop_ids: Sequence[int]
+        self,
+        run: Run,
+        *,
+        method: dict[str, Any],
+        max_new_tokens: int,
+        stop_ids: Sequence[int],
+        constraints: dict[str, Any] | None = None,
     ) -> None:
         """Makes the task's `predict` decode with an export, and accept only the export's settings.
 
         `run` is the function of a runtime, from arrays of `inputs` to arrays of the outputs. The
         other arguments are those settings, as `settings` returns them.
         """
-        self.task._runtime = _Runtime(run, from_json(method), max_new_tokens, tuple(stop_ids))
+        rules = FREE if constraints is None else from_json(constraints)
+        self.task._runtime = _Runtime(
+            run, from_json(method), max_new_tokens, tuple(stop_ids), rules
+        )
 
 
 class GenerationTask(Task):
@@ -155,6 +183,16 @@ class GenerationTask(Task):
     def loss_denominators(self, batch: Tensors) -> Tensor:
         return ops.sum(ops.cast(batch["weights"], "float32"))[None]
 
+    def prefix(self, features: dict[str, Any]) -> Tensor:
+        """Returns the ids (B, P) int32 of the tokens before the first new one, for `Constraints`.
+
+        A row with fewer than P tokens has -1 before them.
+
+        Args:
+            features: inputs of `prefill`.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must define `prefix`.")
+
     def prefill(self, features: dict[str, Any], max_new_tokens: int) -> tuple[Any, dict]:
         """Returns logits (B, V) of the first new token, and the KV cache to decode with.
 
@@ -186,6 +224,7 @@ class GenerationTask(Task):
         method: Method,
         max_new_tokens: int,
         stop_ids: Sequence[int] | None = None,
+        constraints: Constraints = FREE,
     ) -> Decoded:
         """Returns the `Decoded` token ids, lengths and scores of a batch, in a graph or eagerly.
 
@@ -195,6 +234,7 @@ class GenerationTask(Task):
             method: decoding method.
             max_new_tokens: G, the most new tokens of a row.
             stop_ids: token ids that end a text; None = `self.stop_ids`.
+            constraints: rules that the tokens of a text must obey.
         """
         features = dict(features)
         sampling_inputs = {name: features.pop(name, None) for name in ("seed", "row_numbers")}
@@ -208,6 +248,8 @@ class GenerationTask(Task):
             max_new_tokens=max_new_tokens,
             stop_ids=stop_ids,
             banned_ids=self.banned_ids(stop_ids),
+            constraints=constraints,
+            prefix=self.prefix(features) if constraints.reads_tokens else None,
             **sampling_inputs,
         )
 
@@ -218,6 +260,7 @@ class GenerationTask(Task):
         max_new_tokens: int,
         *,
         stop_ids: Sequence[int] | None = None,
+        constraints: Constraints = FREE,
         seed: int = 0,
         row_numbers: np.ndarray,
         jit_compile: bool = False,
@@ -232,8 +275,8 @@ class GenerationTask(Task):
             ValueError: the task runs an export that was made with other settings.
         """
         if self._runtime is not None:
-            settings = (method, max_new_tokens, self.stop_ids if stop_ids is None else stop_ids)
-            return self._runtime.decode(features, *settings)
+            stop_ids = self.stop_ids if stop_ids is None else stop_ids
+            return self._runtime.decode(features, method, max_new_tokens, stop_ids, constraints)
         rows = len(row_numbers)
         if isinstance(method, Sampling):
             features = {**features, "row_numbers": row_numbers.astype("int32")}
@@ -241,12 +284,16 @@ class GenerationTask(Task):
         if isinstance(method, Sampling):
             features["seed"] = np.array(seed, "uint32")
         stop_ids = None if stop_ids is None else tuple(stop_ids)
-        key = (method, max_new_tokens, stop_ids, jit_compile)
+        key = (method, max_new_tokens, stop_ids, constraints, jit_compile)
         if key not in self._compiled:
             # No closure: TensorFlow counts traces per code object, so closures would share one
             # count and it would warn about frequent retracing.
             run = functools.partial(
-                self.decode, method=method, max_new_tokens=max_new_tokens, stop_ids=stop_ids
+                self.decode,
+                method=method,
+                max_new_tokens=max_new_tokens,
+                stop_ids=stop_ids,
+                constraints=constraints,
             )
             self._compiled[key] = inference.compiled(run, self.model, jit_compile=jit_compile)
         return Decoded(*(x[:rows] for x in self._compiled[key](features)))
@@ -277,7 +324,7 @@ class GenerationTask(Task):
             batch_size: most rows of a batch.
             first: number of the first row; `Sampling` draws depend on row numbers.
             verbose: 1 = a progress bar, 0 = none, "auto" = a bar that appears after two seconds.
-            **how: `stop_ids`, `seed` and `jit_compile` of `decode_batch`.
+            **how: `stop_ids`, `constraints`, `seed` and `jit_compile` of `decode_batch`.
 
         Returns:
             K texts for each row, and their scores (N, K).
@@ -299,14 +346,15 @@ class GenerationTask(Task):
                 bar.show(rows_done)
         return generated, scores
 
-    def decoding_of(self, options: DecodingOptions) -> tuple[Method, int | None]:
-        """Returns the decoding method of `options` and their `max_new_tokens`, None = the default.
+    def decoding_of(self, options: DecodingOptions) -> tuple[Method, int | None, Constraints]:
+        """Returns the method of `options`, their `max_new_tokens` and their constraints.
 
-        A task that runs an export returns the export's instead if all options are defaults.
+        `max_new_tokens` None is the default. A task that runs an export returns the export's
+        instead if all options are defaults.
         """
         if self._runtime is not None and options.is_usual:
-            return self._runtime.method, self._runtime.max_new_tokens
-        return options.decoding, options.max_new_tokens
+            return self._runtime.method, self._runtime.max_new_tokens, self._runtime.constraints
+        return options.decoding, options.max_new_tokens, options.constraints
 
     def new_ids(self, decoded: Decoded, stop_ids: Sequence[int] | None = None) -> tf.RaggedTensor:
         """Returns the token ids of each result without stop tokens, (B · K, ragged).
@@ -329,6 +377,7 @@ class _Runtime:
     method: Method
     max_new_tokens: int
     stop_ids: tuple[int, ...]
+    constraints: Constraints
 
     def decode(
         self,
@@ -336,9 +385,16 @@ class _Runtime:
         method: Method,
         max_new_tokens: int,
         stop_ids: Sequence[int],
+        constraints: Constraints,
     ) -> Decoded:
         """Decodes a batch of arrays; raises ValueError for other settings than the export's."""
-        received = {"method": method, "max_new_tokens": max_new_tokens, "stop_ids": tuple(stop_ids)}
+        received: dict[str, Any] = {
+            "method": method,
+            "max_new_tokens": max_new_tokens,
+            "stop_ids": tuple(stop_ids),
+        }
+        if not (constraints.is_empty and self.constraints.is_empty):
+            received["constraints"] = constraints
         fixed = {name: getattr(self, name) for name in received}
         if received != fixed:
             raise ValueError(
@@ -421,6 +477,19 @@ def check_max_new_tokens(number: Any, most: int) -> None:
         raise ValueError(
             f"`max_new_tokens` must be an integer from 1 to {most}, which the model's positions "
             f"allow. Received: {number!r}"
+        )
+
+
+def check_constraints(constraints: Any, max_new_tokens: int) -> None:
+    """Raises ValueError unless `constraints` are of kbert.decoding and fit `max_new_tokens`."""
+    if not isinstance(constraints, Constraints):
+        raise ValueError(
+            f"`constraints` must be a Constraints of kbert.decoding. Received: {constraints!r}"
+        )
+    if constraints.min_new_tokens > max_new_tokens:
+        raise ValueError(
+            f"`min_new_tokens` must be at most {max_new_tokens}, the most tokens of a text. "
+            f"Received: {constraints.min_new_tokens}"
         )
 
 

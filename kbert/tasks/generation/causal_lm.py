@@ -15,9 +15,10 @@ from keras import ops
 from kbert import inference
 from kbert.core.late import tf
 from kbert.core.options import Options
-from kbert.core.types import Tensors, Terms
+from kbert.core.types import Tensor, Tensors, Terms
 from kbert.data.tables.table import Table
-from kbert.decoding import Decoded, Greedy, Method, Sampling
+from kbert.decoding import Constraints, Decoded, Greedy, Method, Sampling
+from kbert.decoding.constraints import FREE
 from kbert.decoding.loop import check_method
 from kbert.models.generators.decoder import Decoder
 from kbert.signatures import Signature, text_tokens
@@ -29,6 +30,7 @@ from kbert.tasks.generation.base import (
     WrittenRows,
     answer,
     batches_of_like_width,
+    check_constraints,
     check_max_new_tokens,
     check_seed,
     is_integer,
@@ -64,6 +66,7 @@ class PromptRows(WrittenRows):
         method: Method = GREEDY,
         max_new_tokens: int | None = None,
         stop_ids: Sequence[int] = (),
+        constraints: Constraints = FREE,
     ) -> dict[str, Any]:
         """Returns the settings that an export to another runtime fixes.
 
@@ -72,6 +75,7 @@ class PromptRows(WrittenRows):
             max_new_tokens: most tokens of a continuation. None: 64, but at most half of the
                 positions.
             stop_ids: token ids that end a continuation, in addition to the end of a text.
+            constraints: rules that the tokens of a continuation must obey.
 
         Raises:
             ValueError: a setting is out of range, or the new tokens leave too few positions.
@@ -85,7 +89,7 @@ class PromptRows(WrittenRows):
                 f"that prompts of {SHORTEST} tokens fit the model's max_positions. "
                 f"Received: {longest}"
             )
-        return self.settings_of(method, longest, stop_ids)
+        return self.settings_of(method, longest, stop_ids, constraints)
 
     def fixed(self, **settings: Any) -> dict[str, Any]:
         return {**super().fixed(**settings), "stop": settings["stop_ids"]}
@@ -121,9 +125,9 @@ class PromptAnswers(FileAnswers):
         """
         task = self.task
         decoding = cast(GenerationOptions, options)
-        method, longest = task.decoding_of(decoding)
+        method, longest, constraints = task.decoding_of(decoding)
         longest, seed = task._longest(longest), decoding.seed or 0
-        strings, stop_ids = task._checked(longest, decoding.stop, seed)
+        strings, stop_ids = task._checked(longest, decoding.stop, seed, constraints)
         if task._runtime is not None:
             stop_ids = task._runtime.stop_ids
         ids = tokenize(task.tokenizer, table["text"])
@@ -134,6 +138,7 @@ class PromptAnswers(FileAnswers):
             longest,
             strings=strings,
             stop_ids=stop_ids,
+            constraints=constraints,
             batch_size=batch_size,
             seed=seed,
             jit_compile=decoding.jit_compile,
@@ -230,12 +235,22 @@ class CausalLM(GenerationTask):
     def prefill(self, features: Tensors, max_new_tokens: int) -> Any:
         return self.decoder.prefill(features["token_ids"], features["padding_mask"], max_new_tokens)
 
+    def prefix(self, features: dict[str, Any]) -> Tensor:
+        ids = ops.cast(features["token_ids"], "int32")
+        mask = ops.cast(features["padding_mask"], "int32")
+        # Prompts are padded at their end: move their tokens there.
+        padding = ops.shape(mask)[1] - ops.sum(mask, axis=1, keepdims=True)
+        index = ops.arange(ops.shape(mask)[1], dtype="int32") - padding
+        shifted = ops.take_along_axis(ids, ops.maximum(index, 0), axis=1)
+        return ops.where(index >= 0, shifted, -1)
+
     def predict(
         self,
         prompts: str | Sequence[str],
         *,
         method: Method = GREEDY,
         max_new_tokens: int | None = None,
+        constraints: Constraints = FREE,
         stop: Stop = (),
         batch_size: int = inference.BATCH_SIZE,
         seed: int = 0,
@@ -255,6 +270,8 @@ class CausalLM(GenerationTask):
             method: decoding method of `kbert.decoding`.
             max_new_tokens: most tokens of a continuation; with the prompt it must fit the model's
                 positions. None: 64, but at most half of the positions.
+            constraints: rules that the tokens of a text must obey, such as
+                `kbert.decoding.Constraints(no_repeat_ngram_size=3)`.
             stop: strings and token ids, one or several, at which a text ends too. The text is
                 truncated before a string after decoding; a token id ends decoding.
             batch_size: prompts that go through the model together.
@@ -279,13 +296,14 @@ class CausalLM(GenerationTask):
         inference.check_batch_size(batch_size)
         check_method(method)
         max_new_tokens = self._longest(max_new_tokens)
-        strings, stop_ids = self._checked(max_new_tokens, stop, seed)
+        strings, stop_ids = self._checked(max_new_tokens, stop, seed, constraints)
         texts, scores = self._continue(
             self._prompt_ids(prompts, max_new_tokens),
             method,
             max_new_tokens,
             strings=strings,
             stop_ids=stop_ids,
+            constraints=constraints,
             batch_size=batch_size,
             seed=seed,
             jit_compile=jit_compile,
@@ -339,6 +357,7 @@ class CausalLM(GenerationTask):
         *,
         method: Greedy | Sampling = GREEDY,
         max_new_tokens: int | None = None,
+        constraints: Constraints = FREE,
         stop: Stop = (),
         seed: int = 0,
         jit_compile: bool = False,
@@ -353,6 +372,7 @@ class CausalLM(GenerationTask):
             method: decoding method: `Greedy` or `Sampling`.
             max_new_tokens: most tokens of the continuation; with the prompt it must fit the model's
                 positions. None: 64, but at most half of the positions.
+            constraints: rules that the tokens of the text must obey.
             stop: strings and token ids, one or several, at which the text and decoding end too.
             seed: seed for `Sampling`.
             jit_compile: whether XLA compiles on TensorFlow; JAX always does.
@@ -367,7 +387,7 @@ class CausalLM(GenerationTask):
         if not isinstance(prompt, str | bytes):
             raise TypeError(f"A prompt must be one string. Received: {prompt!r}")
         max_new_tokens = self._longest(max_new_tokens)
-        strings, stop_ids = self._checked(max_new_tokens, stop, seed)
+        strings, stop_ids = self._checked(max_new_tokens, stop, seed, constraints)
         ids = self._prompt_ids([prompt], max_new_tokens)[0]
         width, _ = next(
             batches_of_like_width(
@@ -382,6 +402,8 @@ class CausalLM(GenerationTask):
             max_new_tokens=max_new_tokens,
             stop_ids=stop_ids,
             banned_ids=self.banned_ids(stop_ids),
+            constraints=constraints,
+            prefix=ids[None] if constraints.reads_tokens else None,
             seed=seed if isinstance(method, Sampling) else None,
             jit_compile=jit_compile,
         )
@@ -417,6 +439,7 @@ class CausalLM(GenerationTask):
         max_new_tokens: int | None = None,
         stop_ids: Sequence[int] = (),
         seed: int | None = None,
+        constraints: Constraints = FREE,
     ) -> dict[str, Signature]:
         """Returns the signature `generate`, which is also `serving_default`.
 
@@ -426,6 +449,7 @@ class CausalLM(GenerationTask):
                 positions.
             stop_ids: token ids that end a continuation, in addition to the end of a text.
             seed: seed for `Sampling`; None draws a new one for each request.
+            constraints: rules that the tokens of a continuation must obey.
 
         Returns:
             `generate`: `prompt` (B,) strings -> `continuation` (B, K) strings, best first, and
@@ -435,6 +459,7 @@ class CausalLM(GenerationTask):
         check_method(method)
         max_new_tokens = self._longest(max_new_tokens)
         stop_ids = self._checked_ids(max_new_tokens, stop_ids, 0 if seed is None else seed)
+        check_constraints(constraints, max_new_tokens)
         budget = self.decoder.config.max_positions - max_new_tokens
 
         def generate(
@@ -459,7 +484,7 @@ class CausalLM(GenerationTask):
                 mask = tf.ones_like(ids).to_tensor()
             features = {"token_ids": ids.to_tensor(), "padding_mask": mask}
             features |= request_seed(method, seed, tf.shape(prompt)[0], row_numbers)
-            decoded = self.decode(features, method, max_new_tokens, stop_ids)
+            decoded = self.decode(features, method, max_new_tokens, stop_ids, constraints)
             texts = self._texts(ids, decoded, stop_ids)
             return {"continuation": texts[:rows], "scores": decoded.scores[:rows]}
 
@@ -491,7 +516,7 @@ class CausalLM(GenerationTask):
         return default if max_new_tokens is None else max_new_tokens
 
     def _checked(
-        self, max_new_tokens: int, stop: Any, seed: int
+        self, max_new_tokens: int, stop: Any, seed: int, constraints: Constraints = FREE
     ) -> tuple[tuple[str, ...], tuple[int, ...]]:
         """Checks the settings of a call; returns the strings and the token ids at which texts stop.
 
@@ -499,6 +524,7 @@ class CausalLM(GenerationTask):
         ids, which are sorted. Raises ValueError for a setting out of range.
         """
         check_max_new_tokens(max_new_tokens, self.decoder.config.max_positions - 1)
+        check_constraints(constraints, max_new_tokens)
         check_seed(seed)
         stop = list(stop) if isinstance(stop, list | tuple | set | np.ndarray) else [stop]
         size = self.tokenizer.vocabulary_size

@@ -18,9 +18,10 @@ from kbert.configs.encoder import EncoderConfig
 from kbert.core.late import tf
 from kbert.core.options import Options
 from kbert.core.protocols import TokenizerLike
-from kbert.core.types import DType, Tensors, Terms
+from kbert.core.types import DType, Tensor, Tensors, Terms
 from kbert.data.tables.table import Table
-from kbert.decoding import Beam, Decoded, DecodingOptions, Method
+from kbert.decoding import Beam, Constraints, Decoded, DecodingOptions, Method
+from kbert.decoding.constraints import FREE
 from kbert.decoding.loop import check_method
 from kbert.models import Encoder, PrefixSeq2Seq, Seq2Seq
 from kbert.models.generators.seq2seq import INPUTS, POSITIONS
@@ -31,6 +32,7 @@ from kbert.tasks.generation.base import (
     GenerationTask,
     WrittenRows,
     answer,
+    check_constraints,
     check_max_new_tokens,
     check_seed,
     num_beams,
@@ -70,7 +72,10 @@ class SourceRows(WrittenRows):
     inputs = ("encoder_token_ids", "encoder_padding_mask")
 
     def settings(  # type: ignore[override]  # arguments of `export`
-        self, method: Method = BEAM, max_new_tokens: int | None = None
+        self,
+        method: Method = BEAM,
+        max_new_tokens: int | None = None,
+        constraints: Constraints = FREE,
     ) -> dict[str, Any]:
         """Returns the settings that an export to another runtime fixes.
 
@@ -78,6 +83,7 @@ class SourceRows(WrittenRows):
             method: `Greedy` or `Beam`.
             max_new_tokens: most tokens of a translation; None = as many as the model has positions
                 for. Each step reads the cache of all of them, so fewer are faster.
+            constraints: rules that the tokens of a translation must obey.
 
         Raises:
             ValueError: a setting is out of range.
@@ -85,7 +91,7 @@ class SourceRows(WrittenRows):
         limit = self.task._max_new_tokens
         new_tokens = limit if max_new_tokens is None else max_new_tokens
         check_max_new_tokens(new_tokens, limit)
-        return self.settings_of(method, new_tokens, self.task.stop_ids)
+        return self.settings_of(method, new_tokens, self.task.stop_ids, constraints)
 
     def samples(self, texts: Sequence[str], **settings: Any) -> list[dict[str, tf.Tensor]]:
         """Returns two batches to check the export on: the first source, and all, truncated."""
@@ -113,15 +119,15 @@ class SourceAnswers(FileAnswers):
         """
         task = self.task
         decoding = cast(DecodingOptions, options)
-        method, max_new_tokens = task.decoding_of(decoding)
-        if max_new_tokens is not None:
-            check_max_new_tokens(max_new_tokens, task._max_new_tokens)
+        method, max_new_tokens, constraints = task.decoding_of(decoding)
+        task._check_limits(max_new_tokens, constraints)
         sources = tokenize(task.tokenizer, [_stripped(text) for text in table["text"]])
         limit = task.seq2seq.max_length - 1
         translations, scores = task._translate(
             [ids[:limit] for ids in sources],
             method,
             max_new_tokens,
+            constraints,
             batch_size=batch_size,
             seed=decoding.seed or 0,
             jit_compile=decoding.jit_compile,
@@ -342,12 +348,17 @@ class Translator(GenerationTask):
             ids, features["encoder_padding_mask"], max_new_tokens, start_ids
         )
 
+    def prefix(self, features: dict[str, Any]) -> Tensor:
+        ids = features["encoder_token_ids"]
+        return ops.full_like(ids[:, :1], self.tokenizer.cls_id, dtype="int32")
+
     def predict(
         self,
         texts: str | Sequence[str],
         *,
         method: Method = BEAM,
         max_new_tokens: int | None = None,
+        constraints: Constraints = FREE,
         batch_size: int = inference.BATCH_SIZE,
         seed: int = 0,
         return_scores: bool = False,
@@ -363,8 +374,10 @@ class Translator(GenerationTask):
             texts: strings, or one.
             method: decoding method of `kbert.decoding`.
             max_new_tokens: most tokens of a translation, including its end. None: 50 more than the
-                source, whose length is rounded up to a multiple of 16; at most what the model's
-                positions allow.
+                source, whose length is rounded up to a multiple of 16, and at least the minimum of
+                `constraints`; at most what the model's positions allow.
+            constraints: rules that the tokens of a translation must obey, such as
+                `kbert.decoding.Constraints(no_repeat_ngram_size=3)`.
             batch_size: texts that go through the model together.
             seed: seed for `Sampling`; draws depend on it and on the number of the text.
             return_scores: whether scores are returned too.
@@ -386,12 +399,12 @@ class Translator(GenerationTask):
         inference.check_batch_size(batch_size)
         check_method(method)
         check_seed(seed)
-        if max_new_tokens is not None:
-            check_max_new_tokens(max_new_tokens, self._max_new_tokens)
+        self._check_limits(max_new_tokens, constraints)
         translations, scores = self._translate(
             self.source_ids(texts),
             method,
             max_new_tokens,
+            constraints,
             batch_size=batch_size,
             seed=seed,
             jit_compile=jit_compile,
@@ -404,6 +417,7 @@ class Translator(GenerationTask):
         sources: Sequence[np.ndarray],
         method: Method,
         max_new_tokens: int | None,
+        constraints: Constraints,
         **how: Any,
     ) -> tuple[list[list[str]], np.ndarray]:
         """Returns K translations of each of N sources, and their scores (N, K).
@@ -413,14 +427,22 @@ class Translator(GenerationTask):
         """
 
         def batch(rows: np.ndarray, width: int) -> tuple[dict[str, Any], int]:
-            longest = max_new_tokens or min(width + LONGER, self._max_new_tokens)
+            usual = max(width + LONGER, constraints.min_new_tokens)
+            longest = max_new_tokens or min(usual, self._max_new_tokens)
             return self._features([sources[row] for row in rows], width), longest
 
         def texts(rows: np.ndarray, decoded: Decoded) -> list[list[str]]:
             return [[text.decode() for text in row] for row in self._texts(decoded).numpy()]
 
         lengths = np.array([len(ids) + (len(ids) > 0) for ids in sources], int)  # with the end
+        how["constraints"] = constraints
         return self.write_each(lengths, self.seq2seq.max_length, batch, texts, method, **how)
+
+    def _check_limits(self, max_new_tokens: int | None, constraints: Constraints) -> None:
+        """Raises ValueError if the limits exceed the model's positions or each other."""
+        if max_new_tokens is not None:
+            check_max_new_tokens(max_new_tokens, self._max_new_tokens)
+        check_constraints(constraints, max_new_tokens or self._max_new_tokens)
 
     def source_ids(self, texts: Sequence[str | bytes]) -> list[np.ndarray]:
         """Returns the token ids of each source, without the end token.
@@ -484,7 +506,11 @@ class Translator(GenerationTask):
             return tf.reshape(texts, tf.shape(decoded.scores))
 
     def signatures(
-        self, method: Method = BEAM, max_new_tokens: int | None = None, seed: int | None = None
+        self,
+        method: Method = BEAM,
+        max_new_tokens: int | None = None,
+        seed: int | None = None,
+        constraints: Constraints = FREE,
     ) -> dict[str, Signature]:
         """Returns the signature `translate`, which is also `serving_default`.
 
@@ -493,6 +519,7 @@ class Translator(GenerationTask):
             max_new_tokens: most tokens of a translation; None = as many as the model has positions
                 for.
             seed: seed for `Sampling`; None draws a new one for each request.
+            constraints: rules that the tokens of a translation must obey.
 
         Returns:
             `translate`: `text` (B,) strings -> `translation` (B, K) strings, best first, and
@@ -501,7 +528,7 @@ class Translator(GenerationTask):
         """
         check_method(method)
         new_tokens = self._max_new_tokens if max_new_tokens is None else max_new_tokens
-        check_max_new_tokens(new_tokens, self._max_new_tokens)
+        self._check_limits(new_tokens, constraints)
         if seed is not None:
             check_seed(seed)
 
@@ -518,7 +545,7 @@ class Translator(GenerationTask):
                 mask = tf.ones_like(source_ids).to_tensor()
             features = {"encoder_token_ids": source_ids.to_tensor(), "encoder_padding_mask": mask}
             features |= request_seed(method, seed, tf.shape(text)[0], row_numbers)
-            decoded = self.decode(features, method, new_tokens)
+            decoded = self.decode(features, method, new_tokens, constraints=constraints)
             is_empty = (ids.row_lengths() == 0)[:, None]
             return {
                 "translation": tf.where(is_empty, "", self._texts(decoded))[:rows],

@@ -127,9 +127,10 @@ def _show(options: Mapping[str, Any], other: Any) -> str:
 
 
 def _pieces(before: Any, tokenizer: Tokenizer) -> Any:
-    """Returns new id -> ids of the subwords that `before`, the folder's tokenizer, splits it into.
+    """Returns the id of each new token -> ids of its subwords under the folder's tokenizer.
 
-    New ids are those of `tokenizer` after the last of `before`.
+    `before` is the folder's tokenizer. New tokens are those that `tokenizer` has after the
+    vocabulary of `before`; one without subwords is left out.
     """
     ids = {piece: i for i, piece in enumerate(before.vocabulary)}
     added = tokenizer.vocabulary[len(ids) :]

@@ -237,9 +237,9 @@ class FillMask:
         Returns:
             `text` (B,) strings -> `tokens` (B, P, K) strings and `probabilities` (B, P, K), the
             most probable first. P is the largest number of masks of a text; a text with fewer has
-            "" and 0 in the rest. A mask beyond the encoder's maximum length is truncated with the
-            end of the text and does not count, while `predict` raises: a server would fail the
-            whole batch for one text. So a client must count its answers.
+            "" and 0 in the rest. A text beyond the encoder's maximum length is truncated, and the
+            masks in the rest get no answer. `predict` raises instead; a server cannot, as one text
+            would fail the whole batch.
 
         Raises:
             ValueError: `top_k` is out of range.

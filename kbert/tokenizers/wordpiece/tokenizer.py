@@ -215,7 +215,10 @@ class WordPieceTokenizer(Tokenizer):
         return config | {name: value for name, value in younger.items() if value}
 
     def _options(self) -> dict[str, Any]:
-        """Returns entries of tokenizer_config.json, with the class that computes the same."""
+        """Returns this tokenizer's entries of tokenizer_config.json.
+
+        `tokenizer_class` is the class of transformers that splits texts in the same way.
+        """
         settings = self.settings
         for name in ("added_tokens", "normalized_tokens", "single_word_tokens"):
             settings.pop(name, None)
