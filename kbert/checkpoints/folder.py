@@ -98,17 +98,17 @@ def write_checkpoint(
             another library has such models.
         **options: options of the format; None = not given. Formats without a place for the first
             three ignore them. `task`: settings of the model's task. `tokenizer`: tokenizer, for
-            formats that repeat its settings. `labels`: class names of a fine-tuned head. `edits`: changes to the model that are not in its
-            config, only for "kbert" (see `Checkpoint`). `architecture`: kind of the model in the
-            other library, by default chosen by the config. `max_shard_size`, only for
-            "huggingface": maximum bytes of weights in one file, by default all in one.
-            `weight_dtype`, only for "huggingface": "float32" or "bfloat16".
+            formats that repeat its settings. `labels`: class names of a fine-tuned head. `edits`:
+            changes to the model that are not in its config, only for "kbert" (see `Checkpoint`).
+            `architecture`: kind of the model in the other library, by default chosen by the config.
+            `max_shard_size`, only for "huggingface": maximum bytes of weights in one file, by
+            default all in one. `weight_dtype`, only for "huggingface": "float32" or "bfloat16".
 
     Raises:
         TypeError: there is no such option.
-        ValueError: the format is unknown or does not accept another option, the folder holds a model in
-            another format, the other library has no such model, or weights contain NaN or infinity.
-            Config and weights in the folder are then unchanged.
+        ValueError: the format is unknown or does not accept another option, the folder holds a
+            model in another format, the other library has no such model, or weights contain NaN or
+            infinity. Config and weights in the folder are then unchanged.
     """
     if unknown := sorted(options.keys() - _OPTIONS):
         raise TypeError(

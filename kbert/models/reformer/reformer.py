@@ -240,8 +240,8 @@ class ReformerBlock(Block):
         Args:
             x: (B, T, H / 2), the second stream.
             training: whether dropout is active.
-            buckets: buckets of an earlier call, so that this call attends to the same tokens; None =
-                computed by hashing.
+            buckets: buckets of an earlier call, so that this call attends to the same tokens;
+                None = computed by hashing.
             **context: further arguments of the attention: `padding_mask`.
         """
         if buckets is not None:
