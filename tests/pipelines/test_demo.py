@@ -28,7 +28,7 @@ def test_it_prints_its_address_and_serves_until_it_is_stopped(preset, tmp_path):
         assert model["abilities"] == ["fill_mask", "next_sentence", "attention"]
         program.send_signal(signal.SIGINT)
         _, errors = program.communicate(timeout=PATIENCE)
-        assert program.returncode == 130
+        assert program.returncode == 0  # as intended: it is stopped in no other way
         assert "Traceback" not in errors  # TensorFlow has notices of its own
     finally:
         program.kill()

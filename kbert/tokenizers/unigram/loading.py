@@ -10,6 +10,7 @@ from kbert.tokenizers.folder import TokenizerFolder
 from kbert.tokenizers.unigram.model import (
     DEBERTA_BEGINNING,
     SPACE,
+    T5_BEGINNING,
     fairseq_layout,
     model_of_tokenizer_json,
     read_model,
@@ -23,6 +24,7 @@ _CLASSES: dict[str, dict[str, Any]] = {
     "XLMRobertaTokenizer": {"layout": "fairseq"},
     "CamembertTokenizer": {"layout": "camembert"},
     "DebertaV2Tokenizer": {"layout": "deberta"},
+    "T5Tokenizer": {"layout": "t5"},
 }
 _MODEL_TYPES: dict[str | None, str] = {
     "albert": "AlbertTokenizer",
@@ -30,6 +32,8 @@ _MODEL_TYPES: dict[str | None, str] = {
     "xlm-roberta": "XLMRobertaTokenizer",
     "camembert": "CamembertTokenizer",
     "deberta-v2": "DebertaV2Tokenizer",
+    "t5": "T5Tokenizer",
+    "mt5": "T5Tokenizer",
 }
 # For these classes transformers 5 builds the normalizer from tokenizer_config.json and defaults.
 _OWN_PIPELINE = frozenset(name.removesuffix("Tokenizer") for name in _CLASSES)
@@ -176,6 +180,8 @@ def _class_name(folder: TokenizerFolder, path: Path, pieces: list[str]) -> str:
             )
         elif tuple(pieces[: len(DEBERTA_BEGINNING)]) == DEBERTA_BEGINNING:
             name = "DebertaV2Tokenizer"
+        elif tuple(pieces[: len(T5_BEGINNING)]) == T5_BEGINNING:
+            name = "T5Tokenizer"
         elif not name and {"[CLS]", "<cls>"} & set(pieces):
             name = "AlbertTokenizer" if "[CLS]" in pieces else "XLNetTokenizer"
     return name

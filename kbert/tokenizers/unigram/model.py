@@ -30,6 +30,9 @@ MODEL_BEGINNING = ("<unk>", "<s>", "</s>")
 # The first pieces of DeBERTa-v3's model, and the token that is added after its last piece.
 DEBERTA_BEGINNING = ("[PAD]", "[CLS]", "[SEP]", "[UNK]")
 DEBERTA_END = "[MASK]"
+# The first pieces of T5's model, and the sentinels that are added after its last piece.
+T5_BEGINNING = ("<pad>", "</s>", "<unk>")
+T5_END = tuple(f"<extra_id_{number}>" for number in reversed(range(100)))
 _WHITE_SPACE = (
     "\t\n\v\f\r\x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"
     "\u2028\u2029\u202f\u205f\u3000"

@@ -1,4 +1,4 @@
-"""SentencePiece's unigram tokenizer of ALBERT, XLNet, XLM-R, CamemBERT and DeBERTa-v3."""
+"""SentencePiece's unigram tokenizer of ALBERT, XLNet, XLM-R, CamemBERT, DeBERTa-v3 and T5."""
 
 from __future__ import annotations
 
@@ -26,6 +26,8 @@ from kbert.tokenizers.unigram.model import (
     MODEL_BEGINNING,
     PREPARED,
     SPACE,
+    T5_BEGINNING,
+    T5_END,
     UNKNOWN,
     byte_piece,
     read_model,
@@ -48,12 +50,14 @@ _USUAL: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "xlnet": {"pad": ("<pad>",), "cls": ("<cls>",), "sep": ("<sep>",), "mask": ("<mask>",)},
     "deberta": {"pad": ("[PAD]",), "cls": ("[CLS]",), "sep": ("[SEP]",), "mask": ("[MASK]",)},
+    "t5": {"pad": ("<pad>",), "sep": ("</s>",)},
 }
 # Layout -> Hugging Face's class and file name.
 SAVED_AS = {
     "fairseq": ("XLMRobertaTokenizer", "sentencepiece.bpe.model"),
     "camembert": ("CamembertTokenizer", "sentencepiece.bpe.model"),
     "deberta": ("DebertaV2Tokenizer", "spm.model"),
+    "t5": ("T5Tokenizer", "spiece.model"),
 }
 # The bytes of a character after the first.
 _LATER_BYTES = frozenset(map(byte_piece, range(0x80, 0xC0)))
@@ -70,8 +74,8 @@ class UnigramTokenizer(Tokenizer):
     It gives the ids of the `sentencepiece` package for the same model (Kudo 2018), after the text
     preparation of the model's authors. For ALBERT and XLNet this is `preprocess_text` and the rule
     for digits before a comma in `encode_pieces` (zihangdai/xlnet, prepro_utils.py; copied by
-    google-research/albert, tokenization.py, without the rule for quotes). XLM-R, CamemBERT and
-    DeBERTa have no preparation.
+    google-research/albert, tokenization.py, without the rule for quotes). XLM-R, CamemBERT,
+    DeBERTa and T5 have no preparation.
 
     It works the same eagerly, in `tf.data` and in a SavedModel, and has no resource that an export
     would have to track. A model with byte_fallback (DeBERTa-v3's) has no unknown text: a character
@@ -90,7 +94,8 @@ class UnigramTokenizer(Tokenizer):
         layout: order of the ids. "sentencepiece" and "xlnet": the ids of the model. "fairseq",
             XLM-R's: `<s>`, `<pad>`, `</s>`, `<unk>`, the model's pieces from the fourth on,
             `<mask>`. "camembert", CamemBERT's: five tokens of its own, the model's pieces from the
-            second on, `<mask>`. "deberta", DeBERTa-v3's: the model's pieces, then [MASK].
+            second on, `<mask>`. "deberta", DeBERTa-v3's: the model's pieces, then [MASK]. "t5",
+            T5's: the model's pieces, then `<extra_id_99>` to `<extra_id_0>`; it has no "cls".
         special_tokens: role ("pad", "unk", "cls", "sep", "mask", …) -> piece; overrides the usual
             names that are searched for in the vocabulary.
         special_tokens_in_text: whether "[MASK]" in a text becomes the mask id (and so for the
@@ -231,6 +236,8 @@ class UnigramTokenizer(Tokenizer):
     def _options(self) -> dict[str, Any]:
         config = {CONFIG_KEYS.get(name, name): x for name, x in self.settings.items()}
         del config["special_tokens"]  # under the names of their roles
+        if self.layout == "t5" and len(self.vocabulary) == len(self._proto.pieces):
+            config["extra_ids"] = 0  # transformers adds 100 tokens unless the model has them
         return {"tokenizer_class": self._hugging_face_class, "remove_space": True, **config}
 
     @property
@@ -286,6 +293,10 @@ class UnigramTokenizer(Tokenizer):
         return surfaces
 
 
+# Layout -> the first pieces of its model, and the tokens after the last one.
+_APPENDING = {"deberta": (DEBERTA_BEGINNING, (DEBERTA_END,)), "t5": (T5_BEGINNING, T5_END)}
+
+
 def _lay_out(pieces: list[str], layout: str) -> tuple[list[str], list[int]]:
     """Returns the tokens in the order of their ids, and the id of each of the model's `pieces`.
 
@@ -293,14 +304,14 @@ def _lay_out(pieces: list[str], layout: str) -> tuple[list[str], list[int]]:
     """
     if layout in PREPARED:
         return pieces, list(range(len(pieces)))
-    if layout == "deberta":
-        if tuple(pieces[: len(DEBERTA_BEGINNING)]) != DEBERTA_BEGINNING:
+    if layout in _APPENDING:
+        beginning, end = _APPENDING[layout]
+        if tuple(pieces[: len(beginning)]) != beginning:
             raise ValueError(
-                "The deberta layout requires a model that begins with "
-                f"{', '.join(DEBERTA_BEGINNING)}. Received: a model that begins with "
-                f"{', '.join(pieces[:4])}"
+                f"The {layout} layout requires a model that begins with {', '.join(beginning)}. "
+                f"Received: a model that begins with {', '.join(pieces[: len(beginning)])}"
             )
-        added = [] if DEBERTA_END in pieces else [DEBERTA_END]
+        added = [] if end[-1] in pieces else end  # mT5's model has them
         return [*pieces, *added], list(range(len(pieces)))
     first = list(MODEL_BEGINNING)
     if pieces[: len(first)] != first:
