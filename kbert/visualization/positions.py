@@ -119,11 +119,14 @@ def _find(table: Any) -> Values:
             table = getattr(table, name)
     if isinstance(table, SinusoidalPositions):
         return sinusoids(table.max_positions, table.hidden_size, table.halves)
-    if isinstance(table, keras.layers.Layer):
+    if table is None or isinstance(table, keras.layers.Layer):
         if not hasattr(table, "position"):
+            received = (
+                "model without position embeddings" if table is None else type(table).__name__
+            )
             raise TypeError(
                 "A picture of positions requires a table, or a layer, model or task that has one. "
-                f"Received: a {type(table).__name__}"
+                f"Received: a {received}"
             )
         table = table.position.value
     if isinstance(table, np.ndarray | list | tuple):

@@ -53,7 +53,7 @@ def has_repeated_ngram(tokens, n):
         (Constraints(min_new_tokens=5), lambda _, text: STOP not in text),
         (Constraints(banned_ids=(0, 2)), lambda _, text: not {0, 2} & set(text)),
     ],
-    ids=str,
+    ids=["unigrams", "bigrams", "trigrams", "9-grams", "least 3", "least 5", "banned"],
 )
 def test_a_wide_beam_finds_all_texts_that_obey(constraints, obeys):
     """Best first, with their own scores. One row has a prefix of 2 tokens, the other of 1."""

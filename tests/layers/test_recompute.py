@@ -199,7 +199,10 @@ def test_a_decoder(monkeypatch, min_width):
 
 
 @pytest.mark.jax_slow
-def test_an_encoder_decoder_with_and_without_its_attention():
+@pytest.mark.parametrize(
+    "kind", [{}, {"positions": "relative", "scale_scores": False, "output_dropout": True}]
+)
+def test_an_encoder_decoder_with_and_without_its_attention(kind):
     config = Seq2SeqConfig(
         vocabulary_size=30,
         hidden_size=16,
@@ -209,6 +212,7 @@ def test_an_encoder_decoder_with_and_without_its_attention():
         intermediate_size=32,
         max_positions=16,
         **DROPOUT,
+        **kind,
     )
     model = Seq2Seq(config)
     randomise(model)

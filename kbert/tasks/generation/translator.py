@@ -196,6 +196,12 @@ class Translator(GenerationTask):
                 'The tokenizer\'s special_tokens must name a "cls" token, which begins a target. '
                 f"Received: a {type(tokenizer).__name__} without one"
             )
+        if getattr(seq2seq.config, "target_vocabulary_size", None) is not None:
+            raise ValueError(
+                "A Translator has one tokenizer, so source and target must share their vocabulary: "
+                "`target_vocabulary_size` of the model must be None. Received: "
+                f"target_vocabulary_size={seq2seq.config.target_vocabulary_size}"
+            )
         if not 0 <= label_smoothing < 1:
             raise ValueError(
                 "`label_smoothing` must be at least 0 and less than 1. "

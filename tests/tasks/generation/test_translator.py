@@ -270,6 +270,9 @@ def test_what_a_translator_is_made_of():
         vocabulary_size=16, hidden_size=8, num_layers=1, num_heads=2, intermediate_size=8
     )
     encoder = kbert.Encoder(config)
+    config = seq2seq.config.replace(target_vocabulary_size=7)
+    with pytest.raises(ValueError, match=r"must share their vocabulary.*_vocabulary_size=7"):
+        kbert.Translator(kbert.Seq2Seq(config), own)
     with pytest.raises(TypeError, match=r"a Seq2Seq or a PrefixSeq2Seq. Received: <Enc"):
         kbert.Translator(encoder, own)
     with pytest.raises(ValueError, match=r"less than 1. Received: label_smoothing=1.0"):
