@@ -160,7 +160,7 @@ class T5(EncoderDecoder):
 
     def unfold(self, arrays: Arrays, content: Mapping[str, Any]) -> Arrays:
         # Versions before 5 scale states unless the tables are said to be two: so both are written.
-        if content["tie_word_embeddings"]:
+        if content["tie_word_embeddings"] or _SHARED not in arrays:
             return arrays
         return {_OUTPUT: arrays[_SHARED], **arrays}
 

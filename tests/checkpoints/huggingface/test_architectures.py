@@ -716,8 +716,8 @@ def test_rows_of_roberta_s_positions_follow_its_padding():
 
 
 def test_an_unknown_architecture_lists_the_known():
-    with pytest.raises(ValueError, match=f"{', '.join(architectures())}. Received: 't5' in there"):
-        import_model({"model_type": "t5"}, {}, "there")
+    with pytest.raises(ValueError, match=f"{', '.join(architectures())}. Received: 'led' in there"):
+        import_model({"model_type": "led"}, {}, "there")
 
 
 @pytest.mark.parametrize(
@@ -769,9 +769,15 @@ def test_what_is_inferred_can_be_written(model_type):
         "mobilebert": "google/mobilebert-uncased",
         "gpt2": "gpt2-large",
         "openai-gpt": "openai-gpt",
+        "bart": "facebook/bart-base",
+        "mbart": "facebook/mbart-large-cc25",
+        "pegasus": "google/pegasus-large",
+        "marian": "Helsinki-NLP/opus-mt-en-de",
+        "t5": "google/flan-t5-small",
         # Of one function with another: written where they are named.
         "camembert": None,
         "deberta": None,
+        "mt5": None,
     }
     if rows[model_type] is None:
         return
@@ -825,7 +831,8 @@ def test_what_is_inferred_can_be_written(model_type):
             {**KINDS["bottleneck"], "embedding_size": None},
             "its embeddings are narrower than its layers",
         ),
-        ("t5", {}, "architectures bert, roberta, .* Received: 't5' in `architecture`"),
+        ("led", {}, "architectures bert, roberta, .* Received: 'led' in `architecture`"),
+        ("t5", {}, "T5 does not support this model: its config is of the kind Seq2SeqConfig"),
     ],
 )
 def test_what_an_architecture_cannot_be(architecture, changes, message):

@@ -103,7 +103,7 @@ def test_every_value_is_read(key, value, field, expected):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model_type": "t5"}, "architectures bert.*Received: 't5' in there"),
+        ({"model_type": "led"}, "architectures bert.*Received: 'led' in there"),
         ({"position_embedding_type": "relative_key"}, "must be 'absolute'.*'relative_key'"),
         ({"is_decoder": True}, "`is_decoder` must be False.*True"),
         ({"rotary_base": 1}, "Every key .* supported.*unknown rotary_base in there"),

@@ -65,7 +65,6 @@ def test_a_key_that_changes_the_model_is_refused(key):
     """Of those that another architecture has, or whose name says it."""
     content = {**content_of("bert"), key: OTHER_MODELS[key]}
     known = {"auto_map", "emb_pooler", "adapter_layers", "lora_rank", "pooling_mode", "output_dim"}
-    known |= {"feed_forward_proj"}
     if key in known:  # nobody knows better than who asks
         with ignoring([key]):
             import_model(content, {}, "there")

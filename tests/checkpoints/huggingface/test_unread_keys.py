@@ -9,6 +9,7 @@ from kbert.checkpoints.huggingface.huggingface import export_model, import_model
 from kbert.checkpoints.huggingface.unread_keys import says_nothing
 from kbert.configs.decoder import DecoderConfig
 from kbert.configs.reformer import ReformerConfig
+from kbert.configs.seq2seq import Seq2SeqConfig
 from tests.harness import KINDS, tiny_config
 
 HARMLESS = {
@@ -92,6 +93,14 @@ def config_of(model_type):
     if architecture.config_class is DecoderConfig:
         fixed = architecture.fixed
         return DecoderConfig(**SIZES, intermediate_size=32, **fixed)
+    if architecture.config_class is Seq2SeqConfig:
+        gated = {"feed_forward": "gated", "activation": "gelu_tanh", "output": "untied"}
+        kinds = {"t5": {"output": "tied_scaled"}, "mt5": gated}
+        changes = kinds.get(model_type, {"initializer_range": 0.02})
+        rates = dict.fromkeys(("dropout", "attention_dropout", "activation_dropout"), 0.1)
+        return Seq2SeqConfig(
+            **{**SIZES, "intermediate_size": 32, **rates, **architecture.fixed, **changes}
+        )
     changes = {"num_layer_groups": 1} if architecture.shared_layers else {}
     kinds = {"deberta-v2": "disentangled", "longformer": "global tokens", "xlnet": "xlnet"}
     kinds |= {"mobilebert": "bottleneck", "mpnet": "relative bias", "convbert": "convolution"}
