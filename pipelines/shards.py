@@ -65,7 +65,9 @@ class OnShards:
     READS_NOISE: ClassVar[bool] = False
 
     def __init__(self, options: flags.FlagValues, tokenizer: Tokenizer, corpus: Corpus) -> None:
-        unread = self.UNREAD if self.READS_NOISE else (*self.UNREAD, NoiseOptions)
+        unread = list(self.UNREAD)
+        if "noise" in options and not self.READS_NOISE:  # kbert-distill has no such flag
+            unread.append(NoiseOptions)
         refuse_flags(options, flag_names(*unread))
         self.options = options
         self.tokenizer = tokenizer

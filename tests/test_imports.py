@@ -67,7 +67,8 @@ ORDER = {
     """,
     "decoding": """
         constraints noise
-        methods request
+        constraining methods
+        request
         beam_search choice generation_config options single
         loop
         streaming

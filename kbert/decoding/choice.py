@@ -10,6 +10,7 @@ import numpy as np
 from keras import ops
 
 from kbert.core.types import Tensor
+from kbert.decoding.constraining import log_probabilities
 from kbert.decoding.methods import Greedy, Sampling
 from kbert.decoding.noise import gumbel
 from kbert.decoding.request import Request
@@ -47,8 +48,8 @@ def make_choice(
             else:
                 token_ids = ops.take_along_axis(candidates, drawn[:, None], axis=-1)[:, 0]
         token_ids = ops.cast(token_ids, "int32")
-        return token_ids, request.constraints.log_probabilities(
-            logits, allowed, token_ids, step, request.max_new_tokens
+        return token_ids, log_probabilities(
+            request.constraints, logits, allowed, token_ids, step, request.max_new_tokens
         )
 
     return choose

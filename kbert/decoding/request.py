@@ -13,6 +13,7 @@ from keras import ops
 
 from kbert.configs.base import check_count
 from kbert.core.types import Tensor
+from kbert.decoding.constraining import constrain
 from kbert.decoding.constraints import FREE, Constraints
 
 PAD_ID = 0  # after the end of a row
@@ -125,8 +126,13 @@ class Request:
             if self.prefix is not None:
                 prefix = self.prefix if copies == 1 else ops.repeat(self.prefix, copies, axis=0)
                 tokens = ops.concatenate([prefix, texts], axis=1)
-        return self.constraints.apply(
-            scores, t, tokens, longest=self.max_new_tokens, stop_ids=self.stop_ids
+        return constrain(
+            self.constraints,
+            scores,
+            t,
+            tokens,
+            longest=self.max_new_tokens,
+            stop_ids=self.stop_ids,
         )
 
     def is_stop(self, ids: Tensor) -> Tensor:

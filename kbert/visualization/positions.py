@@ -3,7 +3,7 @@
 Shapes: M positions, H width.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -128,7 +128,7 @@ def _find(table: Any) -> Values:
                 "A picture of positions requires a table, or a layer, model or task that has one. "
                 f"Received: a {received}"
             )
-        table = table.position.value
+        table = cast(Any, table).position.value
     if isinstance(table, np.ndarray | list | tuple):
         return table
     return keras.ops.convert_to_numpy(table)

@@ -55,6 +55,8 @@ def sample_sorted(
     numbers = tf.range(columns)[:, None]  # (P, 1)
     limit = total - count + numbers  # (P, N): the newest candidate of each step
     lots = below(fold(keys[None], numbers), tf.maximum(limit + 1, 0))  # (P, N)
+    # One row more: an update of a tensor without rows raises.
+    lots, limit = (tf.pad(x, [[0, 0], [0, 1]]) for x in (lots, limit))
     unused = tf.fill(tf.shape(lots), -1)
 
     def step(number: tf.Tensor, chosen: tf.Tensor) -> tuple[tf.Tensor, ...]:
@@ -66,7 +68,7 @@ def sample_sorted(
     _, chosen = tf.while_loop(
         lambda number, chosen: number < columns, step, [0, unused], parallel_iterations=1
     )
-    used = numbers < count[None]
+    chosen, used = chosen[:, :-1], numbers < count[None]
     chosen = tf.sort(tf.transpose(tf.where(used, chosen, tf.int32.max)))  # (N, P)
     return chosen, tf.transpose(used)
 

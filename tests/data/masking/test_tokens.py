@@ -3,7 +3,7 @@ import pytest
 import tensorflow as tf
 
 from kbert.data.masking.hashing import fold
-from kbert.data.masking.tokens import choose_independent, choose_tokens
+from kbert.data.masking.tokens import choose_independent, choose_tokens, sample_sorted
 from kbert.data.masking.units import find_units
 
 
@@ -72,3 +72,11 @@ def test_independent_draws_know_nothing_of_each_other():
     assert len(pairs) == 36
     assert set(pairs.ravel()) == {1, 2, 4, 5, 6, 7}
     assert np.all(np.abs(counts - 2500) < 5 * np.sqrt(2500))
+
+
+def test_a_sample_of_no_rows_and_of_no_columns():
+    empty = tf.zeros([0], tf.int32)
+    sampled, used = sample_sorted(fold(0, empty), empty, empty, columns=3)
+    assert (sampled.shape, used.shape) == ((0, 3), (0, 3))
+    sampled, used = sample_sorted(fold(0, tf.range(2)), *[tf.zeros([2], tf.int32)] * 2, columns=0)
+    assert (sampled.shape, used.shape) == ((2, 0), (2, 0))
