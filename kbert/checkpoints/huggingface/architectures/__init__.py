@@ -2,7 +2,7 @@
 
 import functools
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from absl import logging
@@ -205,17 +205,8 @@ def infer(config: Config, names: Iterable[str], tokenizer_kind: str | None) -> s
         >>> infer(family("bert-tiny"), [], None)
         'bert'
     """
-    if isinstance(config, DecoderConfig):
-        if config.positions == "rotary":
-            return "modernbert-decoder"
-        return "gpt2" if config.block == "pre_norm" else "openai-gpt"
-    if isinstance(config, Seq2SeqConfig):
-        if config.positions == RELATIVE:
-            return "t5"
-        before = config.block == "pre_norm"
-        if config.positions == "learned":
-            return "mbart" if before else "bart"
-        return "pegasus" if before else "marian"
+    if config.kind in _OF_KIND:
+        return _OF_KIND[config.kind](config)
     if not isinstance(config, EncoderConfig):
         raise ValueError(
             "Hugging Face's format requires an EncoderConfig, a DecoderConfig or a Seq2SeqConfig. "
@@ -252,6 +243,30 @@ def infer(config: Config, names: Iterable[str], tokenizer_kind: str | None) -> s
     if like_distilbert and config.pooler_activation in (None, "relu"):
         return "distilbert"
     return "xlm-roberta" if tokenizer_kind == "unigram" else "roberta"
+
+
+def _of_decoder(config: Any) -> str:
+    """Returns the architecture that a decoder is written as."""
+    if config.positions == "rotary":
+        return "modernbert-decoder"
+    return "gpt2" if config.block == "pre_norm" else "openai-gpt"
+
+
+def _of_encoder_decoder(config: Any) -> str:
+    """Returns the architecture that an encoder-decoder is written as."""
+    if config.positions == RELATIVE:
+        return "t5"
+    before = config.block == "pre_norm"
+    if config.positions == "learned":
+        return "mbart" if before else "bart"
+    return "pegasus" if before else "marian"
+
+
+# Kind of a config -> function that returns its architecture; the others are encoders.
+_OF_KIND: dict[str, Callable[[Any], str]] = {
+    DecoderConfig.kind: _of_decoder,
+    Seq2SeqConfig.kind: _of_encoder_decoder,
+}
 
 
 def usual_pooler(config: EncoderConfig, names: Iterable[str], tokenizer_kind: str | None) -> str:
