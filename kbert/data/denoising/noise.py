@@ -92,11 +92,11 @@ class Noise(Registered, Options, sort="noise"):
 
         `sequence_length` is S, which includes special tokens.
         """
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} must define `text_length`.")
 
     def target_length(self, sequence_length: int) -> int:
         """Returns T, the maximum number of targets of a row, with special tokens."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} must define `target_length`.")
 
     def check_tokenizer(self, tokenizer: Tokenizer, sequence_length: int) -> None:
         """Raises ValueError if a tokenizer lacks a token that the noise needs.
@@ -124,7 +124,7 @@ class Noise(Registered, Options, sort="noise"):
         Returns:
             The source and the targets. An empty row has special tokens only.
         """
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} must define `corrupt`.")
 
     def to_text(self) -> str:
         """Returns the noise as a flag: its kind, and after a colon the options that are changed.

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
+from absl import logging
 
 from kbert.checkpoints.huggingface.architectures.base import dense, norm
 from kbert.checkpoints.huggingface.architectures.encoder_decoders import (
@@ -139,6 +140,13 @@ class Bart(EncoderDecoder):
                     f"{self.title} that kbert supports. Received: {size!r} and {fields[field]!r} "
                     f"in {source}"
                 )
+        start, begin = content.get("decoder_start_token_id"), content.get("bos_token_id")
+        if start not in (None, begin):
+            logging.warning(
+                "%s: the model's targets begin with token %s (decoder_start_token_id); those of a "
+                'kbert.Translator begin with its tokenizer\'s "cls" token, here %s',
+                *(source, start, begin),
+            )
         if fields["scale_embeddings"] is False:
             fields["scale_embeddings"] = None  # the default with this `initializer_range`
         return fields
