@@ -1,4 +1,4 @@
-r"""Fine-tunes a pretrained model on labelled texts: classes, numbers, tags, answers, choices.
+r"""Fine-tunes a pretrained model on labelled texts: classes, tags, answers, summaries and more.
 
   kbert-finetune --task=classify --train=train.csv --dev=dev.csv --preset=bert-base-uncased \
     --text_column=review --label_column=stars --output_dir=out
@@ -15,6 +15,8 @@ or 130. One command for each kind of task:
   kbert-finetune --task=ner --train=train.conll --dev=dev.conll …
   kbert-finetune --task=squad2 --train=train-v2.0.json --dev=dev-v2.0.json …
   kbert-finetune --task=swag --train=train.csv --dev=val.csv …
+  kbert-finetune --task=summarize --train=t.jsonl --dev=d.jsonl --label_column=summary …
+  kbert-finetune --task=translate --train=t.tsv --text_column=en --label_column=de --prefix=…
   kbert-finetune --task_module=FILE.py --task=KIND …     a custom task, see docs/fine_tuning.md
 
 How certain are the numbers, and which settings are best?
@@ -31,12 +33,17 @@ The preset may be a decoder such as gpt2, for texts, pairs and choices. Then its
 on the texts is added to the task's loss, and --both_orders reads pairs in both orders. GPT was
 fine-tuned with --learning_rate=6.25e-5 --warmup_share=0.002.
 
+Summaries and translations need an encoder-decoder such as BART or T5, or an encoder, from which
+both of its sides start. Each evaluation generates texts: --beam_width=4 makes them better and
+slower. Several references of a text are a list in JSON lines, or --label_column=first,second.
+
 output_dir holds run.json (all settings), results.json (metrics, seconds, peak memory), preset/ (the
 best model), dev_answers.jsonl (every answer with the label), and for classes and tags
 dev_report.txt and confusion_matrix.png; training/ has every step's loss and every evaluation. A
 --test file is evaluated too, or predicted if it has no labels; for GLUE as a submission file.
 
 Then: kbert-predict --preset=out/preset --input=texts.txt --output=answers.jsonl
+(texts from texts: kbert-generate)
 """
 
 from absl import flags

@@ -40,7 +40,7 @@ class NamedTask:
 
     @property
     def task_class(self) -> Any:
-        """The task class, a `kbert.tasks.FineTuningTask`."""
+        """The task class, a `kbert.tasks.TableTask`."""
         return registry.get("task", self.kind)
 
     @property
@@ -95,6 +95,10 @@ _CHOICE: dict[str, Any] = {
     "is_benchmark": True,
     "defaults": {"learning_rate": 2e-5, "batch_size": 16},
 }
+_TEXTS: dict[str, Any] = {
+    "kind": "text2text",
+    "files": "CSV, TSV: text, target; JSONL: also lists of targets",
+}
 TASKS: dict[str, NamedTask] = {
     task.name: task
     for task in [
@@ -140,6 +144,9 @@ TASKS: dict[str, NamedTask] = {
             files="CSV, TSV, JSONL: texts, pairs, pairs and number; JSONL: pairs and negatives",
         ),
         NamedTask(name="denoise", kind="denoise", files="TXT, CSV, TSV, JSONL: texts"),
+        NamedTask(name="text2text", **_TEXTS),
+        NamedTask(name="summarize", **_TEXTS, defaults={"metric": "rougeL"}),
+        NamedTask(name="translate", **_TEXTS, defaults={"metric": "bleu"}),
     ]
 }
 

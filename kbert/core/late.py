@@ -156,6 +156,7 @@ TABLE = {
         "answer": "kbert.tasks.question_answering.options:QuestionAnswererOptions",
         "embed": "kbert.tasks.embedding.options:TextEmbedderOptions",
         "denoise": "kbert.tasks.embedding.options:TextDenoiserOptions",
+        "text2text": "kbert.tasks.generation.options:TextToTextOptions",
     },
     # The rest are classes, registered under these names when their module is imported
     # (`kbert.core.registry`).
@@ -231,6 +232,7 @@ TABLE = {
         "denoise": "kbert.tasks.embedding.text_denoiser:TextDenoiser",
         "causal_lm": "kbert.tasks.generation.causal_lm:CausalLM",
         "masked_and_causal": "kbert.tasks.generation.masked_and_causal:MaskedAndCausal",
+        "text2text": "kbert.tasks.generation.text_to_text:TextToText",
         "translate": "kbert.tasks.generation.translator:Translator",
     },
 }

@@ -6,7 +6,7 @@ from kbert.catalog.named_tasks import TASKS, NamedTask, named_task, task_options
 from kbert.core import registry
 from kbert.edit import adapters, pruning
 from kbert.experiments.settings import Settings, flag_options, settings_of
-from kbert.tasks import FineTuningTask, Task
+from kbert.tasks import EncoderTask, TableTask, Task
 
 _ONE_OF = ("adapter", "quantization_aware", "prune_weights")
 
@@ -40,6 +40,11 @@ def settings_for(named: NamedTask, **given: Any) -> Settings:
             "adapter, quantization_aware and prune_weights cannot be combined. Received: "
             f"{' with '.join(f'{name}={value!r}' for name, value in chosen.items())}"
         )
+    if chosen and not issubclass(cls, EncoderTask):
+        raise ValueError(
+            f"{next(iter(chosen))} is supported by tasks on encoders only. Received: "
+            f"{', '.join(chosen)} for a {cls.__name__}"
+        )
     if given.get("prune_weights") is not None:
         pruning.parse(given["prune_weights"])  # raises if it is invalid
     if given.get("adapter") is not None:
@@ -65,7 +70,7 @@ def task_for(task: Task, name: str | None = None) -> NamedTask:
     Raises:
         ValueError: the task is not a fine-tuned one, or the name is that of a task of another kind.
     """
-    if not isinstance(task, FineTuningTask):
+    if not isinstance(task, TableTask):
         classes = ", ".join(registry.get("task", kind).__name__ for kind in task_options())
         program = task.file_answers.program
         own = "" if program is None else f", and {program} supports files with this one"

@@ -14,7 +14,7 @@ from kbert.data.readers import check_glue_submission, write_glue_submission
 from kbert.io import atomic
 from kbert.io.paths import Path
 from kbert.metrics import Report, text_table
-from kbert.tasks import Columns, FineTuningTask
+from kbert.tasks import Columns, TableTask
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -25,7 +25,7 @@ class Evaluation:
         metrics: the official metrics of the task.
         answers: one answer per example, in the form written to files.
         columns: columns of the task's tables.
-        reports: further results, such as scores of each class; see `FineTuningTask.reports`.
+        reports: further results, such as scores of each class; see `TableTask.reports`.
     """
 
     metrics: dict[str, float]
@@ -70,7 +70,7 @@ class Evaluation:
 
 
 def predict_and_score(
-    task: FineTuningTask, data: Table, *, batch_size: int = 32, verbose: str | int = "auto"
+    task: TableTask, data: Table, *, batch_size: int = 32, verbose: str | int = "auto"
 ) -> Evaluation:
     """Predicts every example and scores the answers.
 
@@ -97,7 +97,7 @@ def predict_and_score(
 
 
 def tune_threshold(
-    task: FineTuningTask, data: Table, *, batch_size: int = 32, verbose: str | int = "auto"
+    task: TableTask, data: Table, *, batch_size: int = 32, verbose: str | int = "auto"
 ) -> str:
     """Sets the task's threshold to the best value on labelled data.
 

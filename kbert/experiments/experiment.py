@@ -18,8 +18,8 @@ from kbert.experiments.folder import checksum_of
 from kbert.experiments.reading import TableParts, label_places, labels_of, read
 from kbert.experiments.settings import Settings
 from kbert.io.paths import Path
-from kbert.tasks.fine_tuning.base import FineTuningTask
 from kbert.tasks.fine_tuning.prepared import prepare_rows
+from kbert.tasks.fine_tuning.table_task import TableTask
 from kbert.training.run.history import History
 from kbert.training.run.record import SAME, Resume
 
@@ -127,7 +127,7 @@ class Experiment:
             self._check_labels(self.labels, seen_labels or [])
 
     @property
-    def task_class(self) -> type[FineTuningTask]:
+    def task_class(self) -> type[TableTask]:
         """Class of the trained task."""
         return self.named.task_class
 
@@ -175,7 +175,7 @@ class Experiment:
         """Returns the task's default settings with some fields changed; see `settings_for`."""
         return settings_for(self.named, **settings)
 
-    def make_task(self, settings: Settings) -> FineTuningTask:
+    def make_task(self, settings: Settings) -> TableTask:
         """Makes the task to train: `new_task`, with its adapter, 8-bit rounding or pruning."""
         task = self.new_task(settings)
         if settings.quantization_aware:
@@ -186,7 +186,7 @@ class Experiment:
             task = pruning.parse(settings.prune_weights).prepare(task)
         return task
 
-    def finish(self, task: FineTuningTask, settings: Settings) -> FineTuningTask:
+    def finish(self, task: TableTask, settings: Settings) -> TableTask:
         """Returns a trained task in the form that is saved: without the scores of pruning."""
         if settings.prune_weights is not None:
             task = pruning.parse(settings.prune_weights).finish(task)
@@ -196,7 +196,7 @@ class Experiment:
         """Returns the callbacks of `fit` that the settings require, those of pruning."""
         return [] if settings.prune_weights is None else [pruning.parse(settings.prune_weights)]
 
-    def new_task(self, settings: Settings) -> FineTuningTask:
+    def new_task(self, settings: Settings) -> TableTask:
         """Makes a task of the pretrained encoder with a new head; sets all random seeds."""
         keras.utils.set_random_seed(settings.seed)
         arguments = self.named.arguments(settings)
@@ -206,7 +206,7 @@ class Experiment:
             self.preset, settings.precision, new_head=True, **arguments
         )
 
-    def fits(self, task: FineTuningTask, settings: Settings) -> dict[str, tuple[Any, Settings]]:
+    def fits(self, task: TableTask, settings: Settings) -> dict[str, tuple[Any, Settings]]:
         """Returns the stages of training.
 
         Args:
@@ -218,7 +218,7 @@ class Experiment:
         """
         return {"": (task, settings)}
 
-    def write_rows(self, task: FineTuningTask, settings: Settings, verbose: str | int) -> None:
+    def write_rows(self, task: TableTask, settings: Settings, verbose: str | int) -> None:
         """Tokenises training data larger than memory to `rows_folder`; resumes an earlier call.
 
         Args:
@@ -239,7 +239,7 @@ class Experiment:
 
     def fit(
         self,
-        task: FineTuningTask,
+        task: TableTask,
         settings: Settings,
         model_dir: Path,
         verbose: str | int = "auto",

@@ -14,7 +14,7 @@ from kbert.data.tables.bucketing import BUCKET
 from kbert.experiments.experiment import Experiment
 from kbert.experiments.settings import Settings
 from kbert.metrics import text_table
-from kbert.tasks.fine_tuning.base import FineTuningTask
+from kbert.tasks.fine_tuning.table_task import TableTask
 from kbert.training.run.estimates import peak_memory
 from kbert.training.run.log import duration, human
 
@@ -42,7 +42,7 @@ def preview(experiment: Experiment, *, examples: int = 3, **settings: Any) -> st
     return f"{shown}\n\n{_estimate(experiment, task, chosen)}"
 
 
-def describe_examples(task: FineTuningTask, table: Table) -> str:
+def describe_examples(task: TableTask, table: Table) -> str:
     """Shows labelled examples as the model reads them.
 
     Args:
@@ -85,7 +85,7 @@ def _wrapped(pieces: list[str]) -> Iterator[str]:
     yield line
 
 
-def _estimate(experiment: Experiment, task: FineTuningTask, settings: Settings) -> str:
+def _estimate(experiment: Experiment, task: TableTask, settings: Settings) -> str:
     """Returns a table with sizes of the data, and time and memory measured in a few steps."""
     table, examples = experiment.head, len(experiment.train)
     rows = task.tokenize(table, labelled=True)

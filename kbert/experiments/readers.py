@@ -16,7 +16,7 @@ from kbert.data.readers import (
     table_parts,
 )
 from kbert.io.paths import is_dir
-from kbert.tasks import FineTuningTask
+from kbert.tasks import TableTask
 
 Columns = Mapping[str, str | int | Sequence[str]]
 
@@ -38,7 +38,7 @@ class Files:
 
     path: str
     name: str
-    task: type[FineTuningTask]
+    task: type[TableTask]
     settings: Mapping[str, Any]
     columns: dict[str, Any]
     split: str | None = None

@@ -21,7 +21,7 @@ from kbert.experiments.folder import RunFolder
 from kbert.experiments.results import Result
 from kbert.experiments.settings import Settings
 from kbert.io import atomic
-from kbert.tasks import FineTuningTask
+from kbert.tasks import TableTask
 from kbert.training.run.estimates import peak_memory
 from kbert.training.run.record import SAME, Resume
 from kbert.training.run.signals import Interrupted, Terminated
@@ -221,7 +221,7 @@ def _run(
 
 
 def _measure_test(
-    task: FineTuningTask, experiment: Experiment, folder: RunFolder | None, options: dict[str, Any]
+    task: TableTask, experiment: Experiment, folder: RunFolder | None, options: dict[str, Any]
 ) -> dict[str, float] | None:
     """Measures the test data, or predicts it if it has no labels.
 

@@ -26,12 +26,14 @@ if TYPE_CHECKING:
         WindowOptions as WindowOptions,
     )
     from kbert.tasks.fine_tuning.prepared import prepare_rows as prepare_rows
+    from kbert.tasks.fine_tuning.table_task import TableTask as TableTask
     from kbert.tasks.fine_tuning.text_classifier import TextClassifier as TextClassifier
     from kbert.tasks.fine_tuning.text_regressor import TextRegressor as TextRegressor
     from kbert.tasks.fine_tuning.text_rows import TextRows as TextRows
     from kbert.tasks.fine_tuning.token_classifier import TokenClassifier as TokenClassifier
     from kbert.tasks.generation.causal_lm import CausalLM as CausalLM
     from kbert.tasks.generation.masked_and_causal import MaskedAndCausal as MaskedAndCausal
+    from kbert.tasks.generation.text_to_text import TextToText as TextToText
     from kbert.tasks.generation.translator import Translator as Translator
     from kbert.tasks.losses import Prediction as Prediction
     from kbert.tasks.pretraining.adaptation import adapt as adapt

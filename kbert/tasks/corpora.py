@@ -220,13 +220,28 @@ class DenoisedCorpus(CorpusObjective):
 
     settings = DenoisedSettings
 
+    def usual(self) -> dict[str, Any]:
+        return {"noise": "bart"} if self.task.begins_with_cls else {}
+
+    @property
+    def _start(self) -> str:
+        """Role of the token that begins the decoder's input."""
+        tokenizer, start_id = self.tokenizer, self.task.framing.start_id
+        roles = {getattr(tokenizer, f"{role}_id"): role for role in ("pad", "sep", "cls")}
+        if start_id not in roles:
+            raise ValueError(
+                "On a corpus, the decoder's input must begin with the tokenizer's cls, sep or pad "
+                f"token. Received: the token {tokenizer.id_to_token(start_id)!r}"
+            )
+        return roles[start_id]
+
     def dataset(self, phase: Phase, split: str, **stream: Any) -> tf.data.Dataset:
         noise = make_noise(self.options.noise)
         return denoising_dataset(
             self.corpus,
             self.tokenizer,
             noise=noise,
-            decoder_start=None if noise.decoder_start is None else "cls",
+            decoder_start=None if noise.decoder_start is None else self._start,
             **self.stream(phase, split, **stream),
         )
 

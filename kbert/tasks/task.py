@@ -80,6 +80,9 @@ class Task(TrainStep, keras.Model):
     unknown_elsewhere: tuple[str, ...] = ()
     # Whether the task has weights besides the model's.
     has_head: bool = True
+    # The named edit of the model that the task uses (`kbert.edit.adapters`); None = the one that is
+    # active.
+    variant: str | None = None
     # The task as a model for runtimes other than TensorFlow.
     row_export: ClassVar[type[RowExport]] = RowExport
     # How a program predicts a file of records with the task.
@@ -367,7 +370,7 @@ class Task(TrainStep, keras.Model):
             task=record,
             tokenizer=self.tokenizer,
             labels=labels,
-            edits=variants_of(self.model).record(getattr(self, "variant", None)),
+            edits=variants_of(self.model).record(self.variant),
             architecture=architecture,
             max_shard_size=max_shard_size,
             weight_dtype=weight_dtype,
@@ -433,9 +436,8 @@ class Task(TrainStep, keras.Model):
         checkpoint = read_checkpoint(folder, ignore=ignore)
         if new_head:
             tokenizer = cls._read_tokenizer(checkpoint, folder)
-            return cls(
-                cls._without_heads(checkpoint, tokenizer, dtype, strict), tokenizer, **settings
-            )
+            model = cls._without_heads(checkpoint, tokenizer, dtype, strict)
+            return cls(model, tokenizer, **{**cls._settings_of_model(checkpoint), **settings})
         saved = saved_settings(checkpoint, strict, cls)
         kind, module = saved.pop("kind", cls.kind), saved.pop("module", None)
         cls = find_class(cls, kind, module, checkpoint.source)
@@ -461,6 +463,11 @@ class Task(TrainStep, keras.Model):
                         "%s has no %s: it is newly initialised", checkpoint.source, prefix
                     )
         return task
+
+    @classmethod
+    def _settings_of_model(cls, checkpoint: Checkpoint) -> dict[str, Any]:
+        """Returns the settings that a task with a new head keeps from the folder's; here none."""
+        return {}
 
     @classmethod
     def _read_tokenizer(cls, checkpoint: Checkpoint, folder: PathLike) -> Any:

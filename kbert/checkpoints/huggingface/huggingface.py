@@ -12,7 +12,12 @@ from absl import logging
 
 from kbert.checkpoints import preset
 from kbert.checkpoints.checkpoint import Checkpoint, infer_task, problem_type_of
-from kbert.checkpoints.huggingface import sentence_transformers, static_embedding, weights
+from kbert.checkpoints.huggingface import (
+    generation,
+    sentence_transformers,
+    static_embedding,
+    weights,
+)
 from kbert.checkpoints.huggingface.architectures import (
     Architecture,
     find,
@@ -37,6 +42,7 @@ from kbert.checkpoints.huggingface.config import (
 from kbert.checkpoints.huggingface.shards import write_shards
 from kbert.checkpoints.huggingface.weights import has_weights, read_weights
 from kbert.checkpoints.renames import read_arrays, write_arrays
+from kbert.configs.seq2seq import Seq2SeqConfig
 from kbert.configs.static import StaticConfig
 from kbert.core import late
 from kbert.core.protocols import TokenizerLike
@@ -98,6 +104,10 @@ def read_folder(folder: Path) -> Checkpoint:
     if task.get("kind") in ON_ROWS:
         limit = sentence_transformers.longest_row(folder, checkpoint.config.max_positions)
         checkpoint = dataclasses.replace(checkpoint, task={**task, **limit})
+    if isinstance(checkpoint.config, Seq2SeqConfig) and task:
+        checkpoint = dataclasses.replace(
+            checkpoint, task={**task, **generation.read(folder, content)}
+        )
     if sentence_transformers.is_folder(folder):
         return sentence_transformers.extended(checkpoint, folder)
     return checkpoint
@@ -150,10 +160,15 @@ def write_folder(
         kind = np.dtype(getattr(ml_dtypes, weight_dtype))
         renamed = {k: x.astype(kind) if x.dtype.kind == "f" else x for k, x in renamed.items()}
         content = {**content, "torch_dtype": weight_dtype}
+    task, tokenizer = options.get("task") or {}, options.get("tokenizer")
+    generates = isinstance(config, Seq2SeqConfig) and task and tokenizer is not None
+    if generates:
+        content["decoder_start_token_id"] = generation.start_of(task, tokenizer)
     text = json.dumps(content, indent=2) + "\n"
     sentence_transformers.remove_modules(Path(folder))  # nothing can be refused from here on
     write_shards(Path(folder), renamed, CONFIG_FILE, text.encode(), max_shard_size)
-    task = options.get("task") or {}
+    if generates:
+        generation.write(Path(folder), task, tokenizer)
     if task.get("kind") == sentence_transformers.KIND:
         sentence_transformers.write_modules(Path(folder), modules, task, config.hidden_size)
 
@@ -225,7 +240,7 @@ def import_model(content: Mapping[str, Any], arrays: Arrays, source: str) -> Che
     if foreign_head is not None:
         task = None
     elif task is None and architecture.task is not None:
-        task = {"kind": architecture.task}
+        task = {"kind": architecture.task, **architecture.task_settings}
     if task is not None and task["kind"] in sentence_transformers.RERANKERS:
         _tell_of_activation(content, task, source)
     labels = None

@@ -14,20 +14,23 @@ from kbert.core import late
 IGNORED = frozenset(
     "_name_or_path _attn_implementation_autoset _num_labels architectures bos_token_id "
     "chunk_size_feed_forward classifier_dropout cross_attention_hidden_size dtype eos_token_id "
+    "eos_token_ids tie_encoder_decoder "
     "finetuning_task gradient_checkpointing id2label label2id language model_type name num_labels "
     "output_attentions output_hidden_states output_past pad_token_id prefix problem_type "
     "return_dict sbert_ce_default_activation_function sentence_transformers sep_token_id "
     "task_specific_params tf_legacy_loss tokenizer_class torch_dtype torchscript "
     "transformers_version use_bfloat16 use_cache xla_device".split()
-) | frozenset(
-    # Text generation: versions 2 to 4 wrote these into configs of every kind.
+)
+# Text generation: versions 2 to 4 wrote these into configs of every kind.
+GENERATION = frozenset(
     "bad_words_ids begin_suppress_tokens decoder_start_token_id diversity_penalty do_sample "
-    "early_stopping encoder_no_repeat_ngram_size eos_token_ids exponential_decay_length_penalty "
+    "early_stopping encoder_no_repeat_ngram_size exponential_decay_length_penalty "
     "forced_bos_token_id forced_eos_token_id length_penalty max_length min_length "
     "no_repeat_ngram_size num_beam_groups num_beams num_return_sequences output_scores "
     "remove_invalid_values repetition_penalty return_dict_in_generate suppress_tokens temperature "
-    "tie_encoder_decoder top_k top_p typical_p".split()
+    "top_k top_p typical_p".split()
 )
+IGNORED |= GENERATION
 # Config keys of edits, which have files of their own.
 IGNORED |= {key for _, edit in late.load_each("file of an edit") for key in edit.config_keys}
 

@@ -28,6 +28,7 @@ from kbert.core.late import tf
 from kbert.data.pipeline import exact_options
 from kbert.data.position import checked_start
 from kbert.data.tables.bucketing import Keys
+from kbert.data.translation.framing import Framing, framed
 from kbert.data.translation.pairs import EncodedPairs, encode_pairs
 from kbert.data.translation.shapes import BatchPlan, plan_batches
 from kbert.text.pairs import split_pairs
@@ -42,6 +43,7 @@ def translation_dataset(
     *,
     max_tokens: int = 4096,
     max_length: int | None = None,
+    framing: Framing | None = None,
     seed: int = 0,
     split: str = "train",
     held_out_share: float = 0.0,
@@ -65,12 +67,13 @@ def translation_dataset(
             `encode_pairs` with this tokenizer. For the latter `split` and `held_out_share` have no
             effect, and `max_length` must be at least that of `encode_pairs`.
         tokenizer: tokenizer of both sides. Its "sep" token ends a text, its "cls" token begins the
-            decoder's input.
+            decoder's input; without one its "pad" token, as in T5.
         max_tokens: maximum number of tokens on either side of a batch on all hosts, with padding:
             rows times S, and rows times T.
-        max_length: maximum number of tokens of a source and of a target, with the end token. Longer
-            pairs are left out and counted in the log. None is the maximum for which a batch fits
-            `max_tokens`.
+        max_length: maximum number of tokens of a source and of a target, with special tokens.
+            Longer pairs are left out and counted in the log. None is the maximum for which a batch
+            fits `max_tokens`.
+        framing: other special tokens around the texts; None = those of the tokenizer.
         seed: seed of the orders of all epochs.
         split: "train" or "held_out", see `kbert.text.split_pairs`.
         held_out_share: share of sources that are held out.
@@ -95,7 +98,7 @@ def translation_dataset(
         resumes after this batch, in every row.
 
     Raises:
-        ValueError: a setting is out of range, the tokenizer has no "sep" or "cls", there are no
+        ValueError: a setting is out of range, the tokenizer lacks a token, there are no
             pairs, or reading the pairs raises.
 
     Example:
@@ -128,14 +131,15 @@ def translation_dataset(
     ):  # fmt: skip
         if not is_valid:
             raise ValueError(f"{rule}. Received: {received}")
-    _check_tokenizer(tokenizer)
+    framing = Framing.of(tokenizer) if framing is None else framing
+    longest_text = framing.longest_text(longest)
     if not isinstance(pairs, EncodedPairs):
         pairs = split_pairs(pairs, split, held_out_share)
-        pairs = encode_pairs(pairs, tokenizer, max_length=longest)
-    _check_pairs(pairs, tokenizer, longest)
+        pairs = encode_pairs(pairs, tokenizer, max_length=longest_text)
+    _check_pairs(pairs, tokenizer, longest_text)
     plan = plan_batches(
-        pairs.source.lengths + 1,
-        pairs.target.lengths + 1,
+        pairs.source.lengths + len(framing.source),
+        pairs.target.lengths + len(framing.target),
         max_tokens=max_tokens,
         max_length=longest,
         row_multiple=multiple,
@@ -145,7 +149,7 @@ def translation_dataset(
         "%d pairs in %d batches per epoch, of %d shapes; %.1f %% of the tokens are padding",
         len(pairs), len(plan.batch_shapes), len(plan.shapes), 100 * plan.padding,
     )  # fmt: skip
-    batches = _Batches(pairs, plan, tokenizer, num_hosts, host_index)
+    batches = _Batches(pairs, plan, framing, num_hosts, host_index)
     keys = Keys(tf.constant(plan.parts, tf.int64), seed if shuffle else None)
     steps = len(plan.batch_shapes)
     epoch, batch, _ = checked_start(start, steps)
@@ -169,12 +173,12 @@ class _Batches:
         self,
         pairs: EncodedPairs,
         plan: BatchPlan,
-        tokenizer: Tokenizer,
+        framing: Framing,
         num_hosts: int,
         host_index: int,
     ) -> None:
         self.pairs = pairs
-        self.tokenizer = tokenizer
+        self.framing = framing
         self.num_hosts, self.host_index = num_hosts, host_index
         sizes = plan.batch_pairs.astype(np.int64)
         shapes = np.array(plan.shapes, np.int32)[plan.batch_shapes]  # (M, 3)
@@ -218,22 +222,16 @@ class _Batches:
         pair = tf.where(
             row < size, tf.gather(order, begin + tf.minimum(row, size - 1)), len(self.pairs)
         )
-        cls_id, sep_id = self.tokenizer.cls_id, self.tokenizer.sep_id
-        pad_id = self.tokenizer.pad_id or 0  # GPT-2's vocabulary has none
-        ids, length = self.pairs.source.gather(pair, width)
-        source, source_mask = _ended(ids, length, sep_id, pad_id)
-        ids, length = self.pairs.target.gather(pair, target_width)
-        targets, target_mask = _ended(ids, length, sep_id, pad_id)
-        shifted = tf.where(tf.range(target_width - 1) < length, ids[:, :-1], pad_id)
-        weights = tf.cast(target_mask, tf.float32) * tf.cast(row < size, tf.float32)[:, None]
-        features = {
-            "encoder_token_ids": source,
-            "encoder_padding_mask": source_mask,
-            "decoder_token_ids": tf.concat([tf.fill([host_rows, 1], cls_id), shifted], 1),
-            "decoder_padding_mask": target_mask,
-            "targets": targets,
-            "weights": weights,
-        }
+        framing = self.framing
+        source, target = (
+            framed(*side.gather(pair, columns), ends, framing.pad_id)
+            for side, columns, ends in (
+                (self.pairs.source, width, framing.source),
+                (self.pairs.target, target_width, framing.target),
+            )
+        )
+        features = framing.features(source, target)
+        features["weights"] *= tf.cast(row < size, tf.float32)[:, None]
         source_width, target_width, rows = self.static
         rows = rows and rows // self.num_hosts
         for name, feature in features.items():
@@ -244,27 +242,6 @@ class _Batches:
 
 
 _OF_SOURCE = ("encoder_token_ids", "encoder_padding_mask")
-
-
-def _ended(ids: tf.Tensor, length: tf.Tensor, sep_id: int, pad_id: int) -> tuple:
-    """Returns texts with an end token and padding, and their padding mask (1 = a token).
-
-    Both are (R, W), like `ids`: the entry at `length` (R, 1) becomes `sep_id`, later ones `pad_id`.
-    """
-    column = tf.range(tf.shape(ids)[1])
-    ended = tf.where(column < length, ids, tf.where(column == length, sep_id, pad_id))
-    return ended, tf.cast(column <= length, tf.int32)
-
-
-def _check_tokenizer(tokenizer: Tokenizer) -> None:
-    """Raises ValueError if a tokenizer lacks "cls" or "sep", the ends of a target."""
-    missing = [role for role in ("cls", "sep") if getattr(tokenizer, f"{role}_id") is None]
-    if missing:
-        raise ValueError(
-            'A tokenizer for translation must have a "cls" token, which begins a target, and a '
-            f'"sep" token, which ends a text. Received: a {type(tokenizer).__name__} without '
-            f"{missing}; name them with special_tokens="
-        )
 
 
 def _check_pairs(pairs: EncodedPairs, tokenizer: Tokenizer, longest: int) -> None:

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
-from absl import logging
 
 from kbert.checkpoints.huggingface.architectures.base import dense, norm
 from kbert.checkpoints.huggingface.architectures.encoder_decoders import (
@@ -45,6 +44,7 @@ class Bart(EncoderDecoder):
     model_type = "bart"
     title = "BART"
     class_prefix = "Bart"
+    task_settings: ClassVar[Mapping[str, Any]] = {"begins_with_cls": True}
     prefix = "model"
     heads = ("lm_head.", "final_logits_bias", "classification_head.", "qa_outputs.")
     fields: ClassVar[Mapping[str, str]] = {
@@ -140,13 +140,6 @@ class Bart(EncoderDecoder):
                     f"{self.title} that kbert supports. Received: {size!r} and {fields[field]!r} "
                     f"in {source}"
                 )
-        start, begin = content.get("decoder_start_token_id"), content.get("bos_token_id")
-        if start not in (None, begin):
-            logging.warning(
-                "%s: the model's targets begin with token %s (decoder_start_token_id); those of a "
-                'kbert.Translator begin with its tokenizer\'s "cls" token, here %s',
-                *(source, start, begin),
-            )
         if fields["scale_embeddings"] is False:
             fields["scale_embeddings"] = None  # the default with this `initializer_range`
         return fields
@@ -191,6 +184,7 @@ class MBart(Bart):
     model_type = "mbart"
     title = "mBART"
     class_prefix = "MBart"
+    task_settings: ClassVar[Mapping[str, Any]] = {}
     required: ClassVar[Mapping[str, tuple]] = {
         **Bart.required,
         **_fixed(normalize_before=True, normalize_embedding=True, sines=False),
@@ -204,6 +198,7 @@ class Pegasus(Bart):
     model_type = "pegasus"
     title = "PEGASUS"
     class_prefix = "Pegasus"
+    task_settings: ClassVar[Mapping[str, Any]] = {}
     unread = r"(^|\.)embed_positions\.weight$"
     required: ClassVar[Mapping[str, tuple]] = {
         **Bart.required,

@@ -51,7 +51,7 @@ class EpochsObjective(Objective):
     `batches`, `identity` and `check_trained`.
 
     Args:
-        task: task with the encoder, dropout and devices to use; the first if there are several.
+        task: task with the model, dropout and devices to use; the first if there are several.
         model: model to train: the task, or a model that contains it.
         settings: the given fields of `FitSettings`.
 
@@ -147,7 +147,7 @@ class EpochsObjective(Objective):
             schedule,
             weight_decay=options.weight_decay,
             bias_correction=True,
-            rate_scales={} if decay is None else layer_scales(self.task.encoder, decay),
+            rate_scales={} if decay is None else layer_scales(self.task.model, decay),
         )
         # XLA on TensorFlow would recompile for every width of a batch.
         jit_compile = False if keras.backend.backend() == "tensorflow" else "auto"
@@ -183,7 +183,7 @@ class TableObjective(EpochsObjective):
     """Epochs over the examples of one task; for more on the arguments see `FineTuningTask.fit`.
 
     Args:
-        task: a `FineTuningTask`.
+        task: a `TableTask`.
         data: labelled examples: data for a table, or rows on disk.
         labels: labels of the data, if it has none.
         validation_data: held-out examples, evaluated between epochs.
@@ -209,7 +209,7 @@ class TableObjective(EpochsObjective):
     ) -> None:
         model = task if model is None else model
         settings, weights = split_weights(settings)
-        self.variants = variants_of(task.encoder)
+        self.variants = variants_of(task.model)
         self.variants.train([task.variant])
         if not model.compiled_by_user:
             settings = {**self.variants.fit_settings(task.variant), **settings}

@@ -183,7 +183,7 @@ class GenerationTask(Task):
     def loss_denominators(self, batch: Tensors) -> Tensor:
         return ops.sum(ops.cast(batch["weights"], "float32"))[None]
 
-    def prefix(self, features: dict[str, Any]) -> Tensor:
+    def prefix_ids(self, features: dict[str, Any]) -> Tensor:
         """Returns the ids (B, P) int32 of the tokens before the first new one, for `Constraints`.
 
         A row with fewer than P tokens has -1 before them.
@@ -191,7 +191,7 @@ class GenerationTask(Task):
         Args:
             features: inputs of `prefill`.
         """
-        raise NotImplementedError(f"{type(self).__name__} must define `prefix`.")
+        raise NotImplementedError(f"{type(self).__name__} must define `prefix_ids`.")
 
     def prefill(self, features: dict[str, Any], max_new_tokens: int) -> tuple[Any, dict]:
         """Returns logits (B, V) of the first new token, and the KV cache to decode with.
@@ -249,7 +249,7 @@ class GenerationTask(Task):
             stop_ids=stop_ids,
             banned_ids=self.banned_ids(stop_ids),
             constraints=constraints,
-            prefix=self.prefix(features) if constraints.reads_tokens else None,
+            prefix=self.prefix_ids(features) if constraints.reads_tokens else None,
             **sampling_inputs,
         )
 

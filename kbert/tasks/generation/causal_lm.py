@@ -205,7 +205,7 @@ class CausalLM(GenerationTask):
         self.reads_cls = reads_cls
         self.decoder = decoder
         self._likelihood = Likelihood(decoder, tokenizer, self._begin_id)
-        self._tokens = TokenStream(decoder)
+        self._tokens = TokenStream(self)
         self.build()
 
     @property
@@ -235,7 +235,7 @@ class CausalLM(GenerationTask):
     def prefill(self, features: Tensors, max_new_tokens: int) -> Any:
         return self.decoder.prefill(features["token_ids"], features["padding_mask"], max_new_tokens)
 
-    def prefix(self, features: dict[str, Any]) -> Tensor:
+    def prefix_ids(self, features: dict[str, Any]) -> Tensor:
         ids = ops.cast(features["token_ids"], "int32")
         mask = ops.cast(features["padding_mask"], "int32")
         # Prompts are padded at their end: move their tokens there.
@@ -396,8 +396,7 @@ class CausalLM(GenerationTask):
         )
         token_ids, mask = padded([ids], width, self.stop_ids[0])
         numbers = self._tokens(
-            token_ids,
-            mask,
+            {"token_ids": token_ids, "padding_mask": mask},
             method=method,
             max_new_tokens=max_new_tokens,
             stop_ids=stop_ids,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, cast
 
 from kbert.core.late import tf
 from kbert.core.options import option
@@ -28,7 +28,7 @@ TRANSFORMER: dict[str, Any] = {
 
 
 class PairsSettings(StepsSettings):
-    """Settings of `Translator.fit` on pairs, when it trains for a number of `steps`.
+    """Settings of `TextToText.fit` on pairs, when it trains for a number of `steps`.
 
     Args:
         {options}
@@ -74,7 +74,7 @@ class PairsObjective(StepsObjective):
     """Objective on batches of sentence pairs with at most `max_tokens` tokens per side.
 
     Args:
-        task: a `Translator`.
+        task: a `TextToText`.
         pairs: (source, target) pairs, for example from `kbert.text.read_pairs`.
         validation_data: held-out (source, target) pairs; None = no evaluation.
         **settings: fields of `PairsSettings`, and `model` and `notes` of `StepsObjective`.
@@ -124,21 +124,30 @@ class PairsObjective(StepsObjective):
 
     def dataset(self, phase: Phase, split: str, **stream: Any) -> tf.data.Dataset:
         length = phase.sequence_length
+        framing = self.task.framing
         if split not in self._encoded:
-            pairs: Any = self.pairs[split]
-            tokenizer = self.task.tokenizer
-            self._encoded[split] = encode_pairs(pairs, tokenizer, max_length=length)
+            self._encoded[split] = encode_pairs(
+                self._prefixed(split),
+                self.task.tokenizer,
+                max_length=framing.longest_text(length),
+            )
         order = {"seed": self.options.seed} if split == "train" else {"shuffle": False}
         return translation_dataset(
             self._encoded[split],
             self.task.tokenizer,
             max_tokens=self.options.max_tokens,
             max_length=length,
+            framing=framing,
             num_shapes=self.options.num_shapes,
             row_multiple=self.row_multiple,
             **order,
             **stream,
         )
+
+    def _prefixed(self, split: str) -> Iterable[tuple[str, str]]:
+        """Returns the pairs of a split, with the task's prefix before every source."""
+        pairs, prefix = cast(Iterable, self.pairs[split]), self.task.prefix
+        return ((f"{prefix}{source}", target) for source, target in pairs) if prefix else pairs
 
     @property
     def row_multiple(self) -> int:
@@ -198,7 +207,7 @@ class PairsObjective(StepsObjective):
         sources, targets = zip(*pairs, strict=True)
         try:
             # Fail early: the first evaluation may be hours away.
-            self.task.source_ids(sources)
+            self.task.source_rows(sources)
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from error
         width, penalty = self.options.beam_width, self.options.length_penalty

@@ -1,9 +1,6 @@
-"""Streams a decoder's tokens one by one; prefill and step are compiled once.
+"""Streams a model's tokens one by one; prefill and step are compiled once."""
 
-Shapes: P tokens of a prompt.
-"""
-
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -15,48 +12,45 @@ from kbert.decoding import stream
 
 
 class TokenStream:
-    """Function that yields the new tokens of a decoder one by one, for `CausalLM.stream`.
+    """Function that yields the new tokens of a task one by one, for its `stream`.
 
     Args:
-        decoder: a `kbert.Decoder`.
+        task: a `GenerationTask`.
     """
 
-    def __init__(self, decoder: keras.Model) -> None:
-        self._decoder = decoder
+    def __init__(self, task: Any) -> None:
+        self._task = task
         self._steps: dict[tuple, Callable] = {}
         self._prefills: dict[tuple, Callable] = {}
 
     def __call__(
         self,
-        token_ids: np.ndarray,
-        padding_mask: np.ndarray,
+        features: Mapping[str, np.ndarray],
         *,
         max_new_tokens: int,
         jit_compile: bool = False,
         **settings: Any,
     ) -> Iterator[int]:
-        """Returns an iterator over the token ids that follow a prompt, stop token included.
+        """Returns an iterator over the token ids of one text, stop token included.
 
         Args:
-            token_ids: (1, P) ids of the prompt.
-            padding_mask: (1, P) mask of the prompt: 1 for tokens, 0 for padding.
+            features: inputs of the task's `prefill`, one row each.
             max_new_tokens: most new tokens.
             jit_compile: whether XLA compiles on TensorFlow; JAX always does.
             **settings: other arguments of `kbert.decoding.stream`.
         """
         options: dict[str, Any] = {"jit_compile": jit_compile}
-        step_key = (jit_compile, getattr(self._decoder, "traced_variant", None))
+        model = self._task.model
+        step_key = (jit_compile, getattr(model, "traced_variant", None))
         if step_key not in self._steps:
-            self._steps[step_key] = tensor_function(self._decoder.step, self._decoder, **options)
+            self._steps[step_key] = tensor_function(model.step, model, **options)
         key = (max_new_tokens, *step_key)
         if key not in self._prefills:
             self._prefills[key] = tensor_function(
-                lambda ids, mask: self._decoder.prefill(ids, mask, max_new_tokens),
-                self._decoder,
-                **options,
+                lambda inputs: self._task.prefill(inputs, max_new_tokens), model, **options
             )
-        inputs = (ops.convert_to_tensor(x) for x in (token_ids, padding_mask))
-        logits, cache = self._prefills[key](*inputs)
+        inputs = {name: ops.convert_to_tensor(x) for name, x in features.items()}
+        logits, cache = self._prefills[key](inputs)
         step = self._steps[step_key]
         tokens = stream(step, logits, cache, max_new_tokens=max_new_tokens, **settings)
         return (int(ids[0]) for ids in tokens)

@@ -61,6 +61,7 @@ def pair_batches(
         task.tokenizer,
         max_tokens=max_tokens,
         max_length=max_length,
+        framing=task.framing,
         row_multiple=row_multiple,
         **options,
     )

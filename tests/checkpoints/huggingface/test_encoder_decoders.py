@@ -122,14 +122,6 @@ def test_what_kbert_does_not_support_is_refused(name, changes, message):
         read({**PUBLISHED[name], **changes})
 
 
-def test_another_start_of_targets_is_said(caplog):
-    read(_BART)
-    assert "targets begin with token 2 (decoder_start_token_id)" in caplog.text
-    caplog.clear()
-    read({**_BART, "decoder_start_token_id": 0})
-    assert not caplog.records
-
-
 def test_vocabularies_of_marian_fit_its_embeddings():
     content = {**_BART, "model_type": "marian", "normalize_embedding": False}
     content |= {"decoder_vocab_size": 90}

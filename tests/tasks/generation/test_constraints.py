@@ -62,7 +62,7 @@ def test_a_text_does_not_depend_on_its_batch_and_is_streamed(writer):
 
 
 def test_a_translation_is_as_long_as_it_must_be(translator):
-    features = translator._features(translator.source_ids(SOURCES), 8)
+    features = translator.source_features(translator.source_rows(SOURCES).ids, 8)
     options = {"stop_ids": tuple(range(3, 10)), "row_numbers": np.arange(4)}
     for least in (0, 6):
         decoded = translator.decode_batch(
@@ -74,7 +74,7 @@ def test_a_translation_is_as_long_as_it_must_be(translator):
 
 def test_the_usual_limit_of_a_translation_grows_with_the_minimum(monkeypatch):
     translator, limits = writing.translator(), []
-    monkeypatch.setattr("kbert.tasks.generation.translator.LONGER", 1)
+    monkeypatch.setattr("kbert.tasks.generation.text_to_text.LONGER", 1)
 
     def decode_batch(features, method, longest, *, row_numbers, **how):
         limits.append(longest)

@@ -78,6 +78,7 @@ class Architecture:
         head_dropouts: one of `CLASSIFIERS` -> config key of the dropout rate before its last layer,
             and transformers' default if absent; None = the encoder's rate.
         classifier_settings: task settings of a sequence classifier.
+        task_settings: settings of `task`.
         fixed: fields of `config_class` with the same value in all models -> that value.
         unsaid: fields determined by the weights -> value until the weights are read.
         own_fields: fields that `read_fields`, `write_fields` or `misfits` handle, in addition to
@@ -123,6 +124,7 @@ class Architecture:
         "tokens": ("classifier_dropout", None),
     }
     classifier_settings: ClassVar[Mapping[str, Any]] = {}
+    task_settings: ClassVar[Mapping[str, Any]] = {}
     fixed: ClassVar[Mapping[str, Any]] = {}
     unsaid: ClassVar[Mapping[str, Any]] = {"pooler_activation": None}
     own_fields: ClassVar[tuple[str, ...]] = ("num_layer_groups", "embedding_size", "num_segments")
