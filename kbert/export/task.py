@@ -61,7 +61,7 @@ def row_function(
         or getattr(task, "reads_by_decoder", False)
     ):
         raise ValueError(
-            "Exports to other runtimes support tasks on encoders of tokens, Translator and "
+            "Exports to other runtimes support tasks on encoders of tokens, TextToText and "
             'CausalLM; format="savedmodel" supports every task. Received: a '
             f"{type(task).__name__} on a {type(task.model).__name__}"
         )

@@ -264,7 +264,7 @@ class Task(TrainStep, keras.Model):
         "savedmodel" takes text, and is written to `directory/<n+1>/` for TensorFlow Serving. The
         other runtimes are "onnx" for ONNX Runtime, "openvino", and "litert" (TensorFlow Lite),
         whose rows have a few fixed widths. They support tasks on encoders; "onnx" also supports
-        `CausalLM` and `Translator`, with the whole generation loop in the model. They take token
+        `CausalLM` and `TextToText`, with the whole generation loop in the model. They take token
         ids, and the tokenizer's files are saved next to the model. "onnx" and "openvino" also
         contain the tokenizer as a model, if that is exact.
         `kbert.export.load_exported(directory).predict(texts)` runs them. Each export is compared
