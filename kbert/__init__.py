@@ -75,6 +75,7 @@ if TYPE_CHECKING:
     from kbert.tokenizers import (
         BytePairTokenizer as BytePairTokenizer,
         CharacterTokenizer as CharacterTokenizer,
+        MarianTokenizer as MarianTokenizer,
         UnigramTokenizer as UnigramTokenizer,
         WordPieceTokenizer as WordPieceTokenizer,
         WordTokenizer as WordTokenizer,

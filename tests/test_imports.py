@@ -187,7 +187,7 @@ ORDER = {
         base
         token_segments
         bpe unigram wordpiece
-        gpt loading_keras_hub loading_saved_model words
+        gpt loading_keras_hub loading_saved_model marian words
         loading training
     """,
     "training": """

@@ -79,6 +79,7 @@ TABLE = {
         "bpe": "kbert.tokenizers.bpe.loading:load_byte_pair",
         "gpt": "kbert.tokenizers.gpt.loading:load_gpt",
         "unigram": "kbert.tokenizers.unigram.loading:load_unigram",
+        "marian": "kbert.tokenizers.marian.loading:load_marian",
         "keras_hub": "kbert.tokenizers.loading_keras_hub:load_keras_hub",
     },
     # Each has `write`, `load`, `PRECISIONS`, `FILE`, and `CALIBRATES`: whether `write` takes
@@ -187,6 +188,7 @@ TABLE = {
         "bpe": "kbert.tokenizers.bpe.tokenizer:BytePairTokenizer",
         "gpt": "kbert.tokenizers.gpt.tokenizer:GptTokenizer",
         "unigram": "kbert.tokenizers.unigram.tokenizer:UnigramTokenizer",
+        "marian": "kbert.tokenizers.marian.tokenizer:MarianTokenizer",
     },
     "part": {
         "bottleneck": "kbert.models.mobilebert.bottleneck:BottleneckPart",

@@ -18,15 +18,28 @@ class TokenizerLike(Protocol):
 
     Attributes:
         pair_separators: number of separators between two segments.
+        cls_last: whether "cls" ends a row instead of beginning it.
         pad_id, unk_id, cls_id, sep_id: ids of the special tokens, None for a role without one; C
             ids each in a tokenizer of characters.
+        prefix_ids, suffix_ids: ids before and after a text in a row of the model's input.
     """
 
     pair_separators: int
+    cls_last: bool
     pad_id: Any
     unk_id: Any
     cls_id: Any
     sep_id: Any
+
+    @property
+    def prefix_ids(self) -> tuple[Any, ...]:
+        """The ids before a text in a row of the model's input."""
+        ...
+
+    @property
+    def suffix_ids(self) -> tuple[Any, ...]:
+        """The ids after a text in a row of the model's input."""
+        ...
 
     @property
     def kind(self) -> str:

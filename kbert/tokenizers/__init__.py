@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from kbert.tokenizers.gpt.tokenizer import GptTokenizer as GptTokenizer
     from kbert.tokenizers.kinds import KINDS as KINDS
     from kbert.tokenizers.loading import load_tokenizer as load_tokenizer
+    from kbert.tokenizers.marian.tokenizer import MarianTokenizer as MarianTokenizer
     from kbert.tokenizers.normalization import normalize as normalize
     from kbert.tokenizers.training import train_tokenizer as train_tokenizer
     from kbert.tokenizers.unigram.tokenizer import UnigramTokenizer as UnigramTokenizer

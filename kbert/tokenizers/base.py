@@ -6,7 +6,7 @@ import abc
 import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 
@@ -25,7 +25,8 @@ ROLES = ("pad", "unk", "cls", "sep", "mask")
 # The files of all kinds of tokenizers, except tokenizer_config.json.
 _FILES = frozenset(
     "vocab.txt vocab.json merges.txt tokenizer.json special_tokens_map.json added_tokens.json "
-    "spiece.model sentencepiece.bpe.model spm.model words.txt".split()
+    "spiece.model sentencepiece.bpe.model spm.model words.txt source.spm target.spm "
+    "target_vocab.json".split()
 )
 
 
@@ -52,12 +53,14 @@ class Tokenizer(Serializable):
             without one.
         pad_id, unk_id, cls_id, sep_id, mask_id: ids of the special tokens; None for a role without
             one.
+        languages: codes of languages among the special tokens, such as "de_DE" of mBART; most
+            tokenizers have none.
+        source_language: code of the language of the texts, or None.
+        target_language: code of the language of the targets, or None.
     """
 
     # Separators between two segments: [CLS] A [SEP] B [SEP], but <s> A </s></s> B </s>.
     pair_separators: int = 1
-    # Whether [CLS] ends a row instead of beginning it: A [SEP] [CLS], as in XLNet.
-    cls_last: bool = False
     continuation: np.ndarray
 
     pad_token: str | MaybeNone
@@ -70,6 +73,9 @@ class Tokenizer(Serializable):
     cls_id: int | MaybeNone
     sep_id: int | MaybeNone
     mask_id: int | MaybeNone
+    languages: tuple[str, ...] = ()
+    source_language: str | None = None
+    target_language: str | None = None
 
     def __init__(
         self,
@@ -144,6 +150,46 @@ class Tokenizer(Serializable):
             NeedsTensorFlow: only the TensorFlow graph supports this tokenizer.
         """
         return self._array_encoder()
+
+    @property
+    def target(self) -> Tokenizer:
+        """The tokenizer of targets: this one, unless they have another language or vocabulary."""
+        if self.target_language in (None, self.source_language):
+            return self
+        return self.with_languages(source=self.target_language)
+
+    def with_languages(self, source: str | None = None, target: str | None = None) -> Self:
+        """Returns this tokenizer for texts and targets in other languages.
+
+        Args:
+            source: code of the language of the texts, one of `languages`; None = as before.
+            target: code of the language of the targets; None = as before.
+
+        Returns:
+            A tokenizer that shares the vocabulary of this one. Its `prefix_ids` and `suffix_ids`
+            contain the code of the source, those of its `target` the code of the target.
+
+        Raises:
+            ValueError: the tokenizer has no such language.
+        """
+        return self._in_languages(source or self.source_language, target or self.target_language)
+
+    def _in_languages(self, source: str | None, target: str | None) -> Self:
+        """Returns a copy with these languages that shares the graphs, which have no language."""
+        copy = object.__new__(type(self))
+        vars(copy).update({name: x for name, x in vars(self).items() if name != "checksum"})
+        copy._set_languages(source, target)
+        return copy
+
+    def _set_languages(self, source: str | None, target: str | None) -> None:
+        """Sets the two languages. Raises ValueError for a code that is not in `languages`."""
+        for name, code in (("source_language", source), ("target_language", target)):
+            if code is not None and code not in self.languages:
+                raise ValueError(
+                    f"{name} must be one of the tokenizer's languages: "
+                    f"{', '.join(self.languages) or 'it has none'}. Received: {name}={code!r}"
+                )
+        self.source_language, self.target_language = source, target
 
     def encode_words(self, words: str | Sequence[str] | tf.Tensor) -> tf.Tensor | tf.RaggedTensor:
         """Returns the token ids of pre-split words, each encoded as in the middle of a text.

@@ -349,7 +349,8 @@ class TokenizerFolder:
     def check_rows(self, tokenizer: Any, *, own_template: bool = False) -> None:
         """Checks that the files describe the input sequences that kbert builds for an encoder.
 
-        These are CLS A SEP and CLS A SEP B SEP, or XLNet's A SEP B SEP CLS, truncated at the end.
+        These are CLS A SEP and CLS A SEP B SEP, or XLNet's A SEP B SEP CLS, or mBART's with a
+        language, truncated at the end.
         For pairs a template may also have "A B": the default if it does not define pairs, which no
         encoder was trained on. `add_bos_token` and `add_eos_token` have no effect, as in
         transformers 5.
@@ -400,6 +401,13 @@ class TokenizerFolder:
             usual = [cls, "A", sep], [cls, "A", *between, "B", sep]
             cls_last = ["A", sep, cls], ["A", *between, "B", sep, cls]
             possible = (usual, cls_last) if tokenizer.kind == "unigram" else (usual,)
+            if tokenizer.languages:
+                begin, end = (
+                    [tokenizer.vocabulary[i] for i in ids]
+                    for ids in (tokenizer.prefix_ids, tokenizer.suffix_ids)
+                )
+                usual = [*begin, "A", *end], [*begin, "A", *between, "B", *end]
+                possible = (usual,)
             if not any(
                 single == own_single and pair in (own_pair, ["A", "B"])
                 for own_single, own_pair in possible

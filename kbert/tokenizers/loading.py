@@ -21,6 +21,7 @@ def load_tokenizer(folder: str | os.PathLike, **options: Any) -> Any:
 
     - vocab.txt: WordPiece.
     - vocab.json and merges.txt: byte-level BPE, or GPT's BPE if tokens end in "</w>".
+    - source.spm and target.spm: Marian's, two SentencePiece models with the ids of vocab.json.
     - one *.model: SentencePiece unigram.
     - words.txt, or a single vocab*.txt next to bilm-tf's options.json: whole words.
     - tokenizer_config.json that names `CharacterTokenizer`: characters.
@@ -42,7 +43,7 @@ def load_tokenizer(folder: str | os.PathLike, **options: Any) -> Any:
 
     Returns:
         The tokenizer: a `WordPieceTokenizer`, `BytePairTokenizer`, `GptTokenizer`,
-        `UnigramTokenizer`, `WordTokenizer` or `CharacterTokenizer`.
+        `UnigramTokenizer`, `MarianTokenizer`, `WordTokenizer` or `CharacterTokenizer`.
 
     Raises:
         FileNotFoundError: no such folder or model, or no vocabulary in it.
@@ -88,6 +89,8 @@ def _kind(files: TokenizerFolder) -> str:
         )
     if files.has("vocab.txt"):
         return "wordpiece"
+    if files.has("source.spm"):
+        return "marian"
     if files.has("vocab.json", "merges.txt") or (model == "BPE" and not files.model_file):
         return "gpt" if ends_words(read_model(files)[0]) else "bpe"
     if files.model_file or model == "Unigram":
@@ -105,5 +108,5 @@ def _kind(files: TokenizerFolder) -> str:
     names = sorted(path.name for path in files.path.iterdir())
     raise FileNotFoundError(
         "A tokenizer's folder must contain vocab.txt, vocab.json and merges.txt, a *.model, "
-        f"words.txt or tokenizer.json. Received: {files.path} with {names}"
+        f"source.spm, words.txt or tokenizer.json. Received: {files.path} with {names}"
     )

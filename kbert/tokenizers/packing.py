@@ -4,6 +4,8 @@ Other layouts:
 
 - XLNet's rows end in [CLS]: A [SEP] [CLS], or A [SEP] B [SEP] [CLS].
 - RoBERTa has two separators between A and B: <s> A </s></s> B </s>.
+- T5 has no [CLS]: A </s>, or A </s> B </s>. PEGASUS, Marian and mBART have no separator either, and
+  mBART has a language's code after the last </s>, or before the text.
 - For fine-tuning a decoder, a special token ends the row: [START] A [DELIMITER] B [EXTRACT].
 - Without special tokens: the texts alone, one after the other.
 
@@ -104,25 +106,72 @@ def build_inputs(
         >>> batch["token_ids"].numpy().tolist()
         [[2, 7, 8, 3], [2, 3, 0, 0]]
     """
-    around = 0 if cls_id is None else 1  # special tokens before the texts, and after them
-    separators = separators * around
-    specials = 2 * around if second is None else 2 * around + separators
+    last_id = sep_id if last_id is None else last_id
+    begin: list[Any] = []
+    between: list[Any] = []
+    end: list[Any] = []
+    if cls_id is not None:  # not texts alone
+        begin, end = ([], [last_id, cls_id]) if cls_last else ([cls_id], [last_id])
+        between = [sep_id] * separators
+    return _pack(
+        first,
+        second,
+        begin=begin,
+        between=between,
+        end=end,
+        pad=pad_id,
+        max_length=max_length,
+        multiple=multiple,
+        last_segment=2 if cls_last and end else None,
+    )
+
+
+def _pack(
+    first: tf.RaggedTensor | Ragged,
+    second: tf.RaggedTensor | Ragged | None,
+    *,
+    begin: Sequence[Any],
+    between: Sequence[Any],
+    end: Sequence[Any],
+    pad: Any,
+    max_length: int,
+    multiple: int,
+    last_segment: int | None,
+) -> dict[str, Any]:
+    """Packs texts or pairs between special tokens into the features of `build_inputs`.
+
+    Args:
+        first: ids of the first texts.
+        second: ids of the second texts, or None.
+        begin: special tokens before the texts.
+        between: special tokens between the two texts of a pair.
+        end: special tokens after the texts.
+        pad: padding token.
+        max_length: maximum width, special tokens included.
+        multiple: number of which the width is a multiple, unless that exceeds `max_length`.
+        last_segment: segment of the last token of a row; None = that of the token before it.
+
+    Raises:
+        ValueError: `max_length` is too small for the special tokens, or `multiple` is below 1.
+    """
+    inner = 0 if second is None else len(between)
+    specials = len(begin) + inner + len(end)
     if max_length < specials or multiple < 1:
         raise ValueError(
-            f"max_length must be at least {specials} ([CLS] and the [SEP] of each segment) and "
-            f"multiple at least 1. Received: max_length={max_length}, multiple={multiple}"
+            f"max_length must be at least {specials} (the special tokens of a row, such as [CLS] "
+            "and the [SEP] of each segment) and multiple at least 1. Received: "
+            f"max_length={max_length}, multiple={multiple}"
         )
     budget = max_length - specials
-    last_id = sep_id if last_id is None else last_id
     if isinstance(first, Ragged):
         return _build_arrays(
             [first] if second is None else [first, second],
             budget,
-            cls=[cls_id] * around,
-            separators=[sep_id] * separators,
-            last=[last_id] * around,
-            pad=pad_id,
-            cls_last=cls_last,
+            begin=begin,
+            between=between,
+            end=end,
+            pad=pad,
+            last_segment=last_segment,
             width=(multiple, max_length),
         )
     if second is None:
@@ -137,31 +186,31 @@ def build_inputs(
     longest = tf.reduce_max(tf.concat([total, [max(specials, 1)]], 0))
     width = tf.minimum((longest + multiple - 1) // multiple * multiple, max_length)
     column = tf.range(width)[None, :]  # (1, T)
-    before, behind = (0, 2 * around) if cls_last else (around, around)  # special tokens
-    total, end_a = total[:, None], length_a[:, None] + before  # end_a: column of the first [SEP]
+    total, end_a = total[:, None], length_a[:, None] + len(begin)
 
     # The index at each position into all tokens: those of the texts, then the special ones.
     texts = [first] if second is None else [first, second]
-    special = (cls_id, sep_id, last_id, pad_id) if around else [pad_id] * 4
-    special = [tf.cast(x, first.dtype) for x in special]
+    special = [tf.cast(x, first.dtype) for x in (*begin, *between, *end, pad)]
     tokens = tf.concat([*(ids.flat_values for ids in texts), tf.stack(special)], 0)
-    cls, sep, last, pad = (tf.shape(tokens)[0] - x for x in (4, 3, 2, 1))
-    inside = (column >= before) & (column < end_a)  # (B, T)
-    index = tf.where(inside, _starts(first) + column - before, sep)
-    start_b = end_a + separators
+    at_begin = tf.shape(tokens)[0] - len(special)
+    at_between, at_end = at_begin + len(begin), at_begin + len(begin) + len(between)
+    is_real = column < total
+    index = tf.where(is_real, at_end + column - (total - len(end)), tf.shape(tokens)[0] - 1)
+    index = tf.where(column < end_a, _starts(first) + column - len(begin), index)
+    index = tf.where(column < len(begin), at_begin + column, index)
+    segments = tf.zeros_like(index)
     if second is not None:
-        inside = (column >= start_b) & (column < total - behind)
+        start_b = end_a + len(between)
+        inside = (column >= start_b) & (column < total - len(end))
         behind_a = tf.shape(first.flat_values)[0] + _starts(second)
         index = tf.where(inside, behind_a + column - start_b, index)
-    if around:
-        index = tf.where(column == total - behind, last, index)
-        index = tf.where(column == (total - 1 if cls_last else 0), cls, index)
-    is_real = column < total
-    segments = tf.cast((column >= start_b) & is_real, tf.int32)
-    if cls_last and around:
-        segments = tf.where(column == total - 1, 2, segments)
+        inside = (column >= end_a) & (column < start_b)
+        index = tf.where(inside, at_between + column - end_a, index)
+        segments = tf.cast((column >= start_b) & is_real, tf.int32)
+    if last_segment is not None:
+        segments = tf.where(column == total - 1, last_segment, segments)
     return {
-        "token_ids": tf.cast(tf.gather(tokens, tf.where(is_real, index, pad)), tf.int32),
+        "token_ids": tf.cast(tf.gather(tokens, index), tf.int32),
         "segment_ids": segments,
         "padding_mask": tf.cast(is_real, tf.int32),
     }
@@ -197,17 +246,20 @@ def padded_batch(
     is_fixed = padding == "max_length"
     if is_fixed and max_length is None:
         raise ValueError('padding="max_length" needs max_length. Received: max_length=None')
-    check_input_tokens(tokenizer)
+    begin, end = tokenizer.prefix_ids, tokenizer.suffix_ids
+    if any(x is None for x in (tokenizer.pad_id, *begin, *end)):
+        check_input_tokens(tokenizer)
     limit = _NO_LIMIT if max_length is None else int(max_length)
-    features = build_inputs(
-        *(tokenizer.encode(_listed(side)) for side in (texts, second) if side is not None),
-        cls_id=tokenizer.cls_id,
-        sep_id=tokenizer.sep_id,
-        pad_id=tokenizer.pad_id,
+    features = _pack(
+        tokenizer.encode(_listed(texts)),
+        None if second is None else tokenizer.encode(_listed(second)),
+        begin=begin,
+        between=[tokenizer.sep_id] * tokenizer.pair_separators,
+        end=end,
+        pad=tokenizer.pad_id,
         max_length=limit,
         multiple=limit if is_fixed else 1,
-        separators=tokenizer.pair_separators,
-        cls_last=getattr(tokenizer, "cls_last", False),
+        last_segment=2 if tokenizer.cls_last else None,
     )
     if is_fixed and not isinstance(features["token_ids"], np.ndarray):
         for values in features.values():
@@ -232,11 +284,11 @@ def _build_arrays(
     texts: Sequence[Ragged],
     budget: int,
     *,
-    cls: Sequence[Any],
-    separators: Sequence[Any],
-    last: Sequence[Any],
+    begin: Sequence[Any],
+    between: Sequence[Any],
+    end: Sequence[Any],
     pad: Any,
-    cls_last: bool,
+    last_segment: int | None,
     width: tuple[int, int],
 ) -> dict[str, np.ndarray]:
     """Packs segments into NumPy arrays of the features of `build_inputs`.
@@ -244,11 +296,11 @@ def _build_arrays(
     Args:
         texts: ids of the first texts and, for pairs, of the second texts, B each.
         budget: maximum number of text tokens in a row.
-        cls: [CLS], or empty.
-        separators: tokens between two texts.
-        last: token after the texts, or empty.
+        begin: special tokens before the texts.
+        between: special tokens between two texts.
+        end: special tokens after the texts.
         pad: padding token.
-        cls_last: whether [CLS] comes after `last`.
+        last_segment: segment of the last token of a row; None = that of the token before it.
         width: (multiple, maximum) of the width.
     """
     if len({len(ids) for ids in texts}) > 1:
@@ -256,20 +308,19 @@ def _build_arrays(
             "Every pair must have two texts: the numbers of first and second texts differ. "
             f"Received: {' and '.join(str(len(ids)) for ids in texts)}"
         )
-    begin, end = ((), (*last, *cls)) if cls_last else (cls, last)
     rows: list[np.ndarray] = []
     starts = []  # first column of the second text in each row
     for segments in zip(*texts, strict=True):
         first = segments[0][: _kept(*map(len, segments), budget=budget)]
         row = [*begin, *first]
-        starts.append(len(row) + len(separators))
+        starts.append(len(row) + len(between) if len(segments) > 1 else None)
         if len(segments) > 1:
             second = segments[1][
                 : _kept(len(segments[1]), len(segments[0]), budget=budget, is_second=True)
             ]
-            row += [*separators, *second]
+            row += [*between, *second]
         rows.append(np.array([*row, *end], np.int32))
-    min_length = len(begin) + len(end) + (len(separators) if len(texts) > 1 else 0)
+    min_length = len(begin) + len(end) + (len(between) if len(texts) > 1 else 0)
     longest = max([*map(len, rows), min_length, 1])  # an empty batch also has a width
     columns = min(-(-longest // width[0]) * width[0], width[1])
     features = {
@@ -279,9 +330,10 @@ def _build_arrays(
     }
     for number, (row, start) in enumerate(zip(rows, starts, strict=True)):
         features["token_ids"][number, : len(row)] = row
-        features["segment_ids"][number, start : len(row)] = 1
-        if cls_last and cls:
-            features["segment_ids"][number, len(row) - 1] = 2
+        if start is not None:
+            features["segment_ids"][number, start : len(row)] = 1
+        if last_segment is not None:
+            features["segment_ids"][number, len(row) - 1] = last_segment
         features["padding_mask"][number, : len(row)] = 1
     return features
 

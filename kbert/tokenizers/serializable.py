@@ -16,16 +16,31 @@ from kbert.io.paths import Path
 from kbert.tokenizers.packing import padded_batch
 
 # Arguments of the constructors that are saved in separate files.
-_MODEL_ARGUMENTS = ("vocabulary", "merges", "model")
+_MODEL_ARGUMENTS = ("vocabulary", "merges", "model", "target_vocabulary", "target_model")
 
 
 class Serializable(Registered, abc.ABC, sort="tokenizer class"):
     """A tokenizer that can be rebuilt from its constructor's arguments, e.g. from a folder.
 
-    A subclass sets `kind` and defines `encode`, `get_config` and `_config_file`.
+    A subclass sets `kind` and the ids of special tokens, and defines `encode`, `get_config` and
+    `_config_file`.
     """
 
     kind: ClassVar[str]
+    # Whether [CLS] ends a row instead of beginning it: A [SEP] [CLS], as in XLNet.
+    cls_last: bool = False
+    cls_id: Any
+    sep_id: Any
+
+    @property
+    def prefix_ids(self) -> tuple[Any, ...]:
+        """The ids before a text in a row of the model's input, such as that of [CLS]."""
+        return () if self.cls_last else (self.cls_id,)
+
+    @property
+    def suffix_ids(self) -> tuple[Any, ...]:
+        """The ids after a text in a row of the model's input, such as that of [SEP]."""
+        return (self.sep_id, self.cls_id) if self.cls_last else (self.sep_id,)
 
     @abc.abstractmethod
     def encode(self, texts: str | Sequence[str] | tf.Tensor) -> tf.Tensor | tf.RaggedTensor:
@@ -58,7 +73,8 @@ class Serializable(Registered, abc.ABC, sort="tokenizer class"):
             a tensor. With padding a dict of `token_ids`, `segment_ids` and `padding_mask`
             (1 = a token), int32 (B, T) each, with the special tokens of the model: [CLS] A [SEP],
             or [CLS] A [SEP] B [SEP]. One string is a batch of one row. The rows are those of BERT,
-            RoBERTa and XLNet; a decoder's tokens belong to its model, so use a task for these.
+            RoBERTa and XLNet, and the sources of encoder-decoders (T5: A </s>, mBART: A </s> and
+            its language); a decoder's tokens belong to its model, so use a task for these.
 
         Raises:
             ValueError: the tokenizer lacks a special token of the input, `max_length` is too small

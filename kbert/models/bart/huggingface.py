@@ -258,6 +258,14 @@ class Marian(Pegasus):
         return {**fields, "target_vocabulary_size": rows}
 
     def write_fields(self, config: Any, tokenizer: TokenizerLike | None) -> dict[str, Any]:
+        settings = {} if tokenizer is None else tokenizer.settings
+        language = settings.get("target_language")
+        if tokenizer is not None and tokenizer.kind == "marian" and language:
+            raise ValueError(
+                "transformers' MarianTokenizer does not put a language before each text: write the "
+                "code in the texts, and load the tokenizer with target_language=None before "
+                f"writing. Received: a tokenizer with target_language={language!r}"
+            )
         return {
             **super().write_fields(config, tokenizer),
             "decoder_vocab_size": config.target_rows,

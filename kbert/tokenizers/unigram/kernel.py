@@ -29,6 +29,7 @@ from kbert.tokenizers.unigram.model import (
 
 # Ids of the character model: the unknown piece, 256 bytes, characters.
 _FIRST_BYTE, _FIRST_CHARACTER = 1, 257
+_SINGLE_BYTES = [bytes([byte]) for byte in range(256)]
 
 
 class Characters(NamedTuple):
@@ -132,6 +133,24 @@ class UnigramKernel:
             ids, first, last = self._spelled(ids, first, last, characters)
         starts, ends = _ranges(ids, first, last, characters, to_original)
         return ids, ids.with_values(starts), ids.with_values(ends)
+
+    def unknown_texts(self, texts: tf.Tensor, ids: tf.RaggedTensor) -> tf.Tensor:
+        """Returns the normalised text of each unknown piece in the ids (B, None) of texts (B,).
+
+        There are N of them, (N,) strings, in the order of `ids`.
+        """
+        characters = self._characters(texts)
+        last = tf.cumsum(self._lengths_of(ids, characters))
+        first = tf.concat([[0], last[:-1]], 0)
+        is_unknown = ids.values == self._unk_id
+        signs = tf.ragged.range(
+            *(
+                tf.gather(characters.first_signs, tf.boolean_mask(x, is_unknown))
+                for x in (first, last)
+            )
+        )
+        byte = tf.gather(characters.signs, signs.values) - _FIRST_BYTE
+        return tf.strings.reduce_join(signs.with_values(tf.gather(_SINGLE_BYTES, byte)), 1)
 
     @cached_property
     def _character_model(self) -> tuple[bytes, int]:

@@ -7,24 +7,15 @@ from absl import logging
 
 from kbert.io.paths import Path, read_settings
 from kbert.tokenizers.folder import TokenizerFolder
-from kbert.tokenizers.unigram.model import (
-    DEBERTA_BEGINNING,
-    SPACE,
-    T5_BEGINNING,
-    fairseq_layout,
-    model_of_tokenizer_json,
-    read_model,
-)
-from kbert.tokenizers.unigram.tokenizer import CONFIG_KEYS, SAVED_AS, UnigramTokenizer
+from kbert.tokenizers.unigram.layouts import LAYOUTS, PEGASUS_OFFSET, layout_of
+from kbert.tokenizers.unigram.model import SPACE, model_of_tokenizer_json, read_model
+from kbert.tokenizers.unigram.tokenizer import CONFIG_KEYS, UnigramTokenizer
 
 # Hugging Face's classes -> default arguments for settings that a folder's files do not have.
 _CLASSES: dict[str, dict[str, Any]] = {
     "AlbertTokenizer": {"layout": "sentencepiece", "lowercase": True, "keep_accents": False},
     "XLNetTokenizer": {"layout": "sentencepiece", "lowercase": False, "keep_accents": False},
-    "XLMRobertaTokenizer": {"layout": "fairseq"},
-    "CamembertTokenizer": {"layout": "camembert"},
-    "DebertaV2Tokenizer": {"layout": "deberta"},
-    "T5Tokenizer": {"layout": "t5"},
+    **{layout.saved_as[0]: {"layout": name} for name, layout in LAYOUTS.items() if layout.saved_as},
 }
 _MODEL_TYPES: dict[str | None, str] = {
     "albert": "AlbertTokenizer",
@@ -34,6 +25,8 @@ _MODEL_TYPES: dict[str | None, str] = {
     "deberta-v2": "DebertaV2Tokenizer",
     "t5": "T5Tokenizer",
     "mt5": "T5Tokenizer",
+    "pegasus": "PegasusTokenizer",
+    "mbart": "MBartTokenizer",
 }
 # For these classes transformers 5 builds the normalizer from tokenizer_config.json and defaults.
 _OWN_PIPELINE = frozenset(name.removesuffix("Tokenizer") for name in _CLASSES)
@@ -75,6 +68,11 @@ def load_unigram(
         raise ValueError(
             "A unigram model must put a space before the first word, as its authors' code does. "
             f"Received: add_prefix_space=False in {folder.path / 'tokenizer_config.json'}"
+        )
+    if folder.config.get("offset", PEGASUS_OFFSET) != PEGASUS_OFFSET:
+        raise ValueError(
+            f"PEGASUS' tokenizer must have {PEGASUS_OFFSET} ids before those of its model. "
+            f"Received: offset={folder.config['offset']!r} in {folder.path}"
         )
     settings: dict[str, Any] = {"special_tokens": folder.special_tokens()}
     name = _class_name(folder, path, pieces)
@@ -167,21 +165,27 @@ def _class_name(folder: TokenizerFolder, path: Path, pieces: list[str]) -> str:
     if name not in _CLASSES:
         name = _MODEL_TYPES.get(folder.model_config.get("model_type"), name)
     if name in _GENERAL:
-        layout = fairseq_layout(pieces)
-        if layout:
-            name = SAVED_AS[layout][0]
-        elif path.name == "sentencepiece.bpe.model":
-            name = SAVED_AS["fairseq"][0]
+        layout = layout_of(pieces)
+        if layout is None and path.name == "sentencepiece.bpe.model":
+            layout = "fairseq"
             logging.warning(
                 "%s: assumed to be XLM-R's because of its name only; for CamemBERT, whose ids "
-                "are one higher, pass "
-                'layout="camembert", or put its config.json next to it',
+                "are one higher, and mBART pass "
+                'layout="camembert", "mbart" or "mbart50", or put its config.json next to it',
                 path,
             )
-        elif tuple(pieces[: len(DEBERTA_BEGINNING)]) == DEBERTA_BEGINNING:
-            name = "DebertaV2Tokenizer"
-        elif tuple(pieces[: len(T5_BEGINNING)]) == T5_BEGINNING:
-            name = "T5Tokenizer"
+        for own in ("deberta", "t5") if layout is None else ():
+            if tuple(pieces[: len(LAYOUTS[own].first)]) == LAYOUTS[own].first:
+                layout = own
+        if layout == "t5" and path.name != "tokenizer.json":
+            logging.warning(
+                "%s: assumed to be T5's because of its first pieces only; for PEGASUS pass "
+                'layout="pegasus", or put its config.json next to it',
+                path,
+            )
+        saved_as = LAYOUTS[layout].saved_as if layout else None
+        if saved_as:
+            name = saved_as[0]
         elif not name and {"[CLS]", "<cls>"} & set(pieces):
             name = "AlbertTokenizer" if "[CLS]" in pieces else "XLNetTokenizer"
     return name

@@ -12,6 +12,7 @@ import numpy as np
 
 from kbert.io.paths import Path, read_settings
 from kbert.tokenizers.folder import TokenizerFolder
+from kbert.tokenizers.unigram.layouts import LAYOUTS, layout_of
 
 SPACE = "▁"
 # Kinds of pieces in sentencepiece_model.proto; only the first two occur in text.
@@ -19,27 +20,11 @@ NORMAL, USER_DEFINED, UNKNOWN, CONTROL, BYTE = 1, 4, 2, 3, 6
 IN_TEXT = (NORMAL, USER_DEFINED)
 _UNIGRAM, _CHARACTER = 1, 4
 _KINDS = {1: "unigram", 2: "bpe", 3: "word", 4: "char"}
-# If ids are those of a fairseq dictionary: tokens before the model's pieces, and the token after
-# them. XLM-R's dictionary renames the model's first three pieces, CamemBERT's renames <unk>.
-FAIRSEQ_BEGINNINGS = {
-    "fairseq": ("<s>", "<pad>", "</s>", "<unk>"),
-    "camembert": ("<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>", "<unk>NOTUSED"),
-}
-FAIRSEQ_END = "<mask>"
-MODEL_BEGINNING = ("<unk>", "<s>", "</s>")
-# The first pieces of DeBERTa-v3's model, and the token that is added after its last piece.
-DEBERTA_BEGINNING = ("[PAD]", "[CLS]", "[SEP]", "[UNK]")
-DEBERTA_END = "[MASK]"
-# The first pieces of T5's model, and the sentinels that are added after its last piece.
-T5_BEGINNING = ("<pad>", "</s>", "<unk>")
-T5_END = tuple(f"<extra_id_{number}>" for number in reversed(range(100)))
 _WHITE_SPACE = (
     "\t\n\v\f\r\x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"
     "\u2028\u2029\u202f\u205f\u3000"
 )
 _UNKNOWN_PIECES = ("<unk>", "[UNK]")
-# Layouts of models whose authors prepared texts before SentencePiece.
-PREPARED = ("sentencepiece", "xlnet")
 
 
 def read_model(model: str | os.PathLike | bytes) -> Any:
@@ -304,10 +289,10 @@ def model_of_tokenizer_json(folder: TokenizerFolder) -> bytes:
             f"{unk_token or ' or '.join(_UNKNOWN_PIECES)}. Received: unk_id={number!r}, which is "
             f"{unknown!r}, in {path}"
         )
-    if layout := fairseq_layout(names):
-        beginning = [name for name in MODEL_BEGINNING if name in FAIRSEQ_BEGINNINGS[layout]]
-        offset = len(FAIRSEQ_BEGINNINGS[layout])
-        vocabulary = [*((name, 0.0) for name in beginning), *vocabulary[offset:-1]]
+    if name := layout_of(names):
+        layout = LAYOUTS[name]
+        kept = vocabulary[len(layout.beginning) : len(vocabulary) - len(layout.end)]
+        vocabulary = [*((piece, 0.0) for piece in layout.replaced), *kept]
     proto = sentencepiece_model_pb2.ModelProto()  # type: ignore[attr-defined]
     proto.trainer_spec.model_type = _UNIGRAM
     try:
@@ -322,15 +307,3 @@ def model_of_tokenizer_json(folder: TokenizerFolder) -> bytes:
         if kind == UNKNOWN:
             proto.trainer_spec.unk_id = index
     return proto.SerializeToString()
-
-
-def fairseq_layout(vocabulary: Sequence[str]) -> str | None:
-    """Returns the layout of a vocabulary: "fairseq" (XLM-R's), "camembert", or None for others.
-
-    >>> fairseq_layout(["<s>", "<pad>", "</s>", "<unk>", "a", "<mask>"])
-    'fairseq'
-    """
-    for layout, beginning in FAIRSEQ_BEGINNINGS.items():
-        if (*vocabulary[: len(beginning)], vocabulary[-1]) == (*beginning, FAIRSEQ_END):
-            return layout
-    return None

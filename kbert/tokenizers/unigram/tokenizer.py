@@ -1,4 +1,4 @@
-"""SentencePiece's unigram tokenizer of ALBERT, XLNet, XLM-R, CamemBERT, DeBERTa-v3 and T5."""
+"""SentencePiece's unigram tokenizer of ALBERT, XLNet, XLM-R, DeBERTa-v3, T5, mBART and more."""
 
 from __future__ import annotations
 
@@ -17,51 +17,20 @@ from kbert.io.paths import Path
 from kbert.tokenizers.base import Pieces, Tokenizer
 from kbert.tokenizers.offsets import original_ranges
 from kbert.tokenizers.unigram.kernel import UnigramKernel
-from kbert.tokenizers.unigram.model import (
-    DEBERTA_BEGINNING,
-    DEBERTA_END,
-    FAIRSEQ_BEGINNINGS,
-    FAIRSEQ_END,
-    IN_TEXT,
-    MODEL_BEGINNING,
-    PREPARED,
-    SPACE,
-    T5_BEGINNING,
-    T5_END,
-    UNKNOWN,
-    byte_piece,
-    read_model,
-)
+from kbert.tokenizers.unigram.layouts import LAYOUTS, PREPARED, layout_named
+from kbert.tokenizers.unigram.model import IN_TEXT, SPACE, UNKNOWN, byte_piece, read_model
 from kbert.tokenizers.unigram.normalization import TextPreparation
 
 # The names of our arguments in Hugging Face's tokenizer_config.json.
-CONFIG_KEYS = {"lowercase": "do_lower_case", "keep_accents": "keep_accents"}
-# The usual tokens of each role; the first one in the vocabulary is used.
-_USUAL: dict[str, dict[str, tuple[str, ...]]] = {
-    "sentencepiece": {
-        "pad": ("<pad>", "[PAD]"),
-        "cls": ("[CLS]", "<cls>", "<s>"),
-        "sep": ("[SEP]", "<sep>", "</s>"),
-        "mask": ("[MASK]", "<mask>"),
-    },
-    **{
-        layout: {"pad": ("<pad>",), "cls": ("<s>",), "sep": ("</s>",), "mask": ("<mask>",)}
-        for layout in FAIRSEQ_BEGINNINGS
-    },
-    "xlnet": {"pad": ("<pad>",), "cls": ("<cls>",), "sep": ("<sep>",), "mask": ("<mask>",)},
-    "deberta": {"pad": ("[PAD]",), "cls": ("[CLS]",), "sep": ("[SEP]",), "mask": ("[MASK]",)},
-    "t5": {"pad": ("<pad>",), "sep": ("</s>",)},
-}
-# Layout -> Hugging Face's class and file name.
-SAVED_AS = {
-    "fairseq": ("XLMRobertaTokenizer", "sentencepiece.bpe.model"),
-    "camembert": ("CamembertTokenizer", "sentencepiece.bpe.model"),
-    "deberta": ("DebertaV2Tokenizer", "spm.model"),
-    "t5": ("T5Tokenizer", "spiece.model"),
+CONFIG_KEYS = {
+    "lowercase": "do_lower_case",
+    "keep_accents": "keep_accents",
+    "source_language": "src_lang",
+    "target_language": "tgt_lang",
 }
 # The bytes of a character after the first.
 _LATER_BYTES = frozenset(map(byte_piece, range(0x80, 0xC0)))
-_DECIDING = ("lowercase", "keep_accents", "preparation", "layout")
+_DECIDING = ("lowercase", "keep_accents", "preparation", "layout", "source_language")
 _PUNCTUATION = set('!"#$%&()*+,-./:;?@[\\]^_`{|}~')  # no apostrophe, and none of "<=>"
 _ENGLISH_SIGNS = _PUNCTUATION | set(string.ascii_lowercase)
 # Private use characters; those that are in no piece stand for special tokens.
@@ -74,8 +43,8 @@ class UnigramTokenizer(Tokenizer):
     It gives the ids of the `sentencepiece` package for the same model (Kudo 2018), after the text
     preparation of the model's authors. For ALBERT and XLNet this is `preprocess_text` and the rule
     for digits before a comma in `encode_pieces` (zihangdai/xlnet, prepro_utils.py; copied by
-    google-research/albert, tokenization.py, without the rule for quotes). XLM-R, CamemBERT,
-    DeBERTa and T5 have no preparation.
+    google-research/albert, tokenization.py, without the rule for quotes). The other layouts have
+    no preparation.
 
     It works the same eagerly, in `tf.data` and in a SavedModel, and has no resource that an export
     would have to track. A model with byte_fallback (DeBERTa-v3's) has no unknown text: a character
@@ -96,14 +65,22 @@ class UnigramTokenizer(Tokenizer):
             `<mask>`. "camembert", CamemBERT's: five tokens of its own, the model's pieces from the
             second on, `<mask>`. "deberta", DeBERTa-v3's: the model's pieces, then [MASK]. "t5",
             T5's: the model's pieces, then `<extra_id_99>` to `<extra_id_0>`; it has no "cls".
+            "pegasus", PEGASUS': `<pad>`, `</s>`, the masks of sentences and of tokens, `<mask_1>`
+            and `<mask_2>`, `<unk_2>` to `<unk_102>`, the model's pieces from the third on; no "cls"
+            either. "mbart" and "mbart50": as "fairseq", with the codes of their 25 and 52 languages
+            before `<mask>`.
         special_tokens: role ("pad", "unk", "cls", "sep", "mask", …) -> piece; overrides the usual
             names that are searched for in the vocabulary.
         special_tokens_in_text: whether "[MASK]" in a text becomes the mask id (and so for the
             others). Leave it off for untrusted texts.
+        source_language: code of the language of the texts, such as "de_DE", for the layouts "mbart"
+            and "mbart50", whose rows contain it. None = "en_XX", as in transformers.
+        target_language: code of the language of `target`; None = `source_language`.
 
     Raises:
         FileNotFoundError: no such file.
-        ValueError: a damaged model, another kind of model, or a token that is not in it.
+        ValueError: a damaged model, another kind of model, a token that is not in it, or a language
+            that the layout lacks.
 
     `word_index` numbers the words between spaces, like Hugging Face. `continuation` is ALBERT's
     `_is_start_piece_sp` (create_pretraining_data.py), by which every piece with a sign other than a
@@ -143,9 +120,10 @@ class UnigramTokenizer(Tokenizer):
         layout: str = "sentencepiece",
         special_tokens: Mapping[str, str] | None = None,
         special_tokens_in_text: bool = False,
+        source_language: str | None = None,
+        target_language: str | None = None,
     ) -> None:
-        if layout not in tuple(_USUAL):  # a file may hold anything, a list too
-            raise ValueError(f"layout must be one of {', '.join(_USUAL)}. Received: {layout!r}")
+        form = layout_named(layout)
         self._proto = read_model(model)
         self.layout = layout
         self.preparation = layout in PREPARED if preparation is None else preparation
@@ -171,20 +149,26 @@ class UnigramTokenizer(Tokenizer):
         pieces = [piece.piece for piece in self._proto.pieces]
         unknown = next(i for i, piece in enumerate(self._proto.pieces) if piece.type == UNKNOWN)
         vocabulary, model_ids = _lay_out(pieces, layout)
-        usual = {role: _first(names, vocabulary) for role, names in _USUAL[layout].items()}
+        usual = {role: _first(names, vocabulary) for role, names in form.roles.items()}
         roles = {"unk": pieces[unknown]} | usual | dict(special_tokens or {})
         missing = [token for token in roles.values() if token and token not in set(vocabulary)]
         if missing:
             raise ValueError(
                 f"Special tokens must be pieces of the model. Received: {missing}, which are not"
             )
-        super().__init__(vocabulary, {role: roles[role] for role in roles if roles[role]})
-        if layout in FAIRSEQ_BEGINNINGS:
-            self.pair_separators = 2
+        super().__init__(
+            vocabulary,
+            {role: roles[role] for role in roles if roles[role]},
+            (*form.specials, *form.languages),
+        )
+        self.pair_separators = form.separators
         self.cls_last = self.cls_token == "<cls>"  # XLNet's pieces
-        specials = set(self.special_tokens.values())
+        self.languages = form.languages
+        usual_language = "en_XX" if form.languages else None
+        self._set_languages(source_language or usual_language, target_language)
+        specials = {*self.special_tokens.values(), *self.additional_special_tokens}
         self.continuation = np.array(
-            [piece not in specials and _is_continuation(piece) for piece in vocabulary]
+            [piece not in specials and is_continuation(piece) for piece in vocabulary]
         )
         hidden = sorted(specials - {self.unk_token}) if special_tokens_in_text else []
         used = set("".join(pieces))
@@ -212,17 +196,31 @@ class UnigramTokenizer(Tokenizer):
     def checksum(self) -> str:
         """SHA-256 (hexadecimal) of what determines the ids: pieces, scores, rules, settings."""
         settings = {name: x for name, x in self.settings.items() if name in _DECIDING}
-        rules = self._proto.normalizer_spec
-        content = [
-            *((piece.piece, piece.score, piece.type in IN_TEXT) for piece in self._proto.pieces),
-            rules.precompiled_charsmap.hex(),
-            (rules.add_dummy_prefix, rules.remove_extra_whitespaces, rules.escape_whitespaces),
-            settings,
-        ]
-        return fingerprints.sha256(json.dumps(content))
+        return fingerprints.sha256(json.dumps([*deciding_parts(self._proto), settings]))
+
+    @property
+    def prefix_ids(self) -> tuple[int, ...]:
+        """The ids before a text in a row of the model's input, such as that of [CLS]."""
+        roles = LAYOUTS[self.layout].prefix
+        return super().prefix_ids if roles is None else self._ids_of(roles)
+
+    @property
+    def suffix_ids(self) -> tuple[int, ...]:
+        """The ids after a text in a row of the model's input, such as that of [SEP]."""
+        roles = LAYOUTS[self.layout].suffix
+        return super().suffix_ids if roles is None else self._ids_of(roles)
+
+    def _ids_of(self, roles: tuple[str, ...]) -> tuple[int, ...]:
+        """Returns the ids of the tokens of `roles`, of which "language" is the source's code."""
+        tokens: dict[str, Any] = {**self.special_tokens, "language": self.source_language}
+        return tuple(self.token_to_id(tokens[role]) for role in roles)
 
     def get_config(self) -> dict[str, Any]:
         """Returns the constructor's arguments, with the model as bytes."""
+        languages = {
+            "source_language": self.source_language,
+            "target_language": self.target_language,
+        }
         return {
             "model": self._proto.SerializeToString(deterministic=True),
             "lowercase": self.lowercase,
@@ -231,7 +229,15 @@ class UnigramTokenizer(Tokenizer):
             "layout": self.layout,
             "special_tokens": dict(self.special_tokens),
             "special_tokens_in_text": self.special_tokens_in_text,
+            **(languages if self.languages else {}),
         }
+
+    def _config_file(self) -> dict[str, Any]:
+        config = super()._config_file()
+        config.pop("additional_special_tokens", None)  # they follow from the class
+        if self.layout == "pegasus" and self.mask_token == "<mask_2>":
+            del config["mask_token"]  # transformers 5 would give it the id of <mask_1>
+        return config
 
     def _options(self) -> dict[str, Any]:
         config = {CONFIG_KEYS.get(name, name): x for name, x in self.settings.items()}
@@ -242,13 +248,14 @@ class UnigramTokenizer(Tokenizer):
 
     @property
     def _hugging_face_class(self) -> str:
-        if self.layout in SAVED_AS:
-            return SAVED_AS[self.layout][0]
+        if saved_as := LAYOUTS[self.layout].saved_as:
+            return saved_as[0]
         return "XLNetTokenizer" if self.cls_last else "AlbertTokenizer"
 
     @property
     def _file_names(self) -> tuple[str, ...]:
-        return (SAVED_AS[self.layout][1] if self.layout in SAVED_AS else "spiece.model",)
+        saved_as = LAYOUTS[self.layout].saved_as
+        return (saved_as[1] if saved_as else "spiece.model",)
 
     def _save_model(self, folder: Path) -> None:
         (name,) = self._file_names
@@ -274,27 +281,51 @@ class UnigramTokenizer(Tokenizer):
 
         Invalid bytes become U+FFFD.
         """
-        surfaces = ids.with_values(tf.gather(self._surfaces, ids.values))
-        texts = tf.strings.reduce_join(surfaces, axis=-1)
-        if self.byte_fallback:  # bytes may be invalid UTF-8
-            texts = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
-        texts = tf.strings.regex_replace(texts, f"{SPACE}+", " ")
-        return tf.strings.regex_replace(texts, "^ | $", "")
+        return joined(ids, self._surfaces, self._proto)
 
     @cached_property
     def _surfaces(self) -> list[bytes]:
-        """The text of each piece for decoding; the unknown piece as SentencePiece shows it."""
-        surfaces = [piece.encode() for piece in self.vocabulary]
-        for token in self.special_tokens.values():
-            surfaces[self._id_of[token]] = f"{SPACE}{token}{SPACE}".encode()
-        surfaces[self.unk_id] = self._proto.trainer_spec.unk_surface.encode()
-        for byte in range(256) if self.byte_fallback else ():
-            surfaces[self._id_of[byte_piece(byte)]] = bytes([byte])
-        return surfaces
+        return surfaces_of(self, self._proto)
 
 
-# Layout -> the first pieces of its model, and the tokens after the last one.
-_APPENDING = {"deberta": (DEBERTA_BEGINNING, (DEBERTA_END,)), "t5": (T5_BEGINNING, T5_END)}
+def surfaces_of(tokenizer: Tokenizer, proto: Any) -> list[bytes]:
+    """Returns the text of each token for decoding; the unknown one as SentencePiece shows it.
+
+    `proto` is the `ModelProto` of the tokenizer's model.
+    """
+    surfaces = [piece.encode() for piece in tokenizer.vocabulary]
+    for index in tokenizer.special_ids:
+        surfaces[index] = f"{SPACE}{tokenizer.vocabulary[index]}{SPACE}".encode()
+    surfaces[tokenizer.unk_id] = proto.trainer_spec.unk_surface.encode()
+    bytes_of = {byte_piece(byte): bytes([byte]) for byte in range(256)}
+    if proto.trainer_spec.byte_fallback:
+        surfaces = [
+            bytes_of.get(piece, surface)
+            for piece, surface in zip(tokenizer.vocabulary, surfaces, strict=True)
+        ]
+    return surfaces
+
+
+def joined(ids: tf.RaggedTensor, surfaces: list[bytes], proto: Any) -> tf.Tensor:
+    """Joins the `surfaces` of ids (B, None) to texts (B,) without spaces around them.
+
+    `proto` is the `ModelProto`, which says whether bytes may be invalid UTF-8.
+    """
+    texts = tf.strings.reduce_join(ids.with_values(tf.gather(surfaces, ids.values)), axis=-1)
+    if proto.trainer_spec.byte_fallback:
+        texts = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
+    texts = tf.strings.regex_replace(texts, f"{SPACE}+", " ")
+    return tf.strings.regex_replace(texts, "^ | $", "")
+
+
+def deciding_parts(proto: Any) -> list[Any]:
+    """Returns the parts of a `ModelProto` that determine the ids of texts, for a checksum."""
+    rules = proto.normalizer_spec
+    return [
+        *((piece.piece, piece.score, piece.type in IN_TEXT) for piece in proto.pieces),
+        rules.precompiled_charsmap.hex(),
+        (rules.add_dummy_prefix, rules.remove_extra_whitespaces, rules.escape_whitespaces),
+    ]
 
 
 def _lay_out(pieces: list[str], layout: str) -> tuple[list[str], list[int]]:
@@ -302,34 +333,20 @@ def _lay_out(pieces: list[str], layout: str) -> tuple[list[str], list[int]]:
 
     Raises ValueError if the model does not begin with the pieces that `layout` requires.
     """
-    if layout in PREPARED:
-        return pieces, list(range(len(pieces)))
-    if layout in _APPENDING:
-        beginning, end = _APPENDING[layout]
-        if tuple(pieces[: len(beginning)]) != beginning:
-            raise ValueError(
-                f"The {layout} layout requires a model that begins with {', '.join(beginning)}. "
-                f"Received: a model that begins with {', '.join(pieces[: len(beginning)])}"
-            )
-        added = [] if end[-1] in pieces else end  # mT5's model has them
-        return [*pieces, *added], list(range(len(pieces)))
-    first = list(MODEL_BEGINNING)
-    if pieces[: len(first)] != first:
+    first = layout_named(layout).first
+    if tuple(pieces[: len(first)]) != first:
         raise ValueError(
-            f"The {layout} layout requires a model that begins with {', '.join(first)}. Received: "
-            f"a model that begins with {', '.join(pieces[:3])}"
+            f"The {layout} layout requires a model that begins with {', '.join(first)}. "
+            f"Received: a model that begins with {', '.join(pieces[: len(first)])}"
         )
-    beginning = FAIRSEQ_BEGINNINGS[layout]
-    ids = [beginning.index(piece) for piece in first if piece in beginning]
-    vocabulary = [*beginning, *pieces[len(ids) :], FAIRSEQ_END]
-    return vocabulary, ids + list(range(len(beginning), len(vocabulary) - 1))
+    return LAYOUTS[layout].arrange(pieces)
 
 
 def _first(names: tuple[str, ...], vocabulary: list[str]) -> str | None:
     return next((name for name in names if name in vocabulary), None)
 
 
-def _is_continuation(piece: str) -> bool:
+def is_continuation(piece: str) -> bool:
     """Whether a piece continues a word: `_is_start_piece_sp` of google-research/albert is false.
 
     A byte that is not the first of a character continues a word too.

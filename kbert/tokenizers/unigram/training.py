@@ -11,12 +11,16 @@ from kbert.core.graphs import on_cpu
 from kbert.core.in_memory import each_text
 from kbert.core.late import tf
 from kbert.tokenizers.batching import batches, with_progress
-from kbert.tokenizers.unigram.model import DEBERTA_BEGINNING, FAIRSEQ_BEGINNINGS, PREPARED
+from kbert.tokenizers.unigram.layouts import PREPARED, layout_named
 from kbert.tokenizers.unigram.normalization import TextPreparation
 
 # As in ALBERT's 30k-clean.model; no other piece contains a user-defined one.
 _ALBERT_CONTROL = ("[CLS]", "[SEP]", "[MASK]")
 _ALBERT_USER_DEFINED = ("(", ")", '"', "-", ".", "–", "£", "€")
+# SentencePiece's roles of the special pieces with which a model may begin.
+_ROLES = {"<pad>": "pad", "<unk>": "unk", "<s>": "bos", "</s>": "eos"} | {
+    "[PAD]": "pad", "[UNK]": "unk", "[CLS]": "bos", "[SEP]": "eos"
+}  # fmt: skip
 # As in XLNet's spiece.model, according to the README of zihangdai/xlnet.
 _XLNET_CONTROL = ("<cls>", "<sep>", "<pad>", "<mask>", "<eod>")
 _XLNET_USER_DEFINED = ("<eop>", ".", "(", ")", '"', "-", "–", "£", "€")
@@ -58,9 +62,10 @@ def train_unigram(
         preparation: whether the tokenizer will prepare texts like ALBERT and XLNet. None = True for
             the layouts "sentencepiece" and "xlnet".
         layout: layout of the tokenizer, which sets the first pieces. "sentencepiece", ALBERT's:
-            <pad>, <unk>, [CLS], [SEP], [MASK]. "fairseq", XLM-R's, and "camembert", CamemBERT's:
-            <unk>, <s>, </s>. "deberta", DeBERTa-v3's: [PAD], [CLS], [SEP], [UNK]. "xlnet", XLNet's:
-            <unk>, <s>, </s>, <cls>, <sep>, <pad>, <mask>, <eod>.
+            <pad>, <unk>, [CLS], [SEP], [MASK]. "fairseq", XLM-R's, "camembert", "mbart" and
+            "mbart50": <unk>, <s>, </s>. "deberta", DeBERTa-v3's: [PAD], [CLS], [SEP], [UNK]. "t5"
+            and "pegasus": <pad>, </s>, <unk>. "xlnet", XLNet's: <unk>, <s>, </s>, <cls>, <sep>,
+            <pad>, <mask>, <eod>.
         user_defined: strings that are always separate pieces. None = ALBERT's ( ) " - . – £ €,
             for "xlnet" these and <eop>, and for the other layouts none.
         character_coverage: share of the characters of the texts that are pieces.
@@ -126,15 +131,11 @@ def _pieces(layout: str, user_defined: Iterable[str] | None) -> dict[str, Any]:
 
     `user_defined`: strings that are always separate pieces; None = the usual ones of `layout`.
     """
-    if layout in FAIRSEQ_BEGINNINGS:
-        pieces: dict[str, Any] = {"unk_id": 0, "bos_id": 1, "eos_id": 2, "pad_id": -1}
+    if first := layout_named(layout).first:
+        pieces: dict[str, Any] = {f"{role}_id": -1 for role in _ROLES.values()}
+        pieces |= {f"{_ROLES[piece]}_id": number for number, piece in enumerate(first)}
+        pieces |= {f"{_ROLES[piece]}_piece": piece for piece in first}
         usual: tuple[str, ...] = ()
-    elif layout == "deberta":
-        roles = ("pad", "bos", "eos", "unk")
-        pieces = {f"{role}_id": number for number, role in enumerate(roles)}
-        role_pieces = zip(roles, DEBERTA_BEGINNING, strict=True)
-        pieces |= {f"{role}_piece": piece for role, piece in role_pieces}
-        usual = ()
     elif layout == "xlnet":
         pieces = {"unk_id": 0, "bos_id": 1, "eos_id": 2, "pad_id": -1}
         pieces["control_symbols"] = list(_XLNET_CONTROL)

@@ -10,9 +10,12 @@ import pytest
 
 from kbert import Seq2Seq, family
 from kbert.checkpoints import write_checkpoint
+from kbert.checkpoints.huggingface.config import write_config
 from kbert.checkpoints.huggingface.huggingface import export_model, import_model
 from kbert.layers.positions import sinusoids
+from kbert.models.bart.huggingface import Marian
 from kbert.models.weights import get_arrays
+from kbert.tokenizers import MarianTokenizer, train_unigram
 from tests.harness import randomise
 
 # Keys as published on the hub, of files of several years.
@@ -168,3 +171,14 @@ def test_a_tied_t5_of_version_1_1_is_written_for_all_versions(tmp_path):
     np.testing.assert_array_equal(renamed["lm_head.weight"], renamed["shared.weight"])
     write_checkpoint(tmp_path, config, arrays, "huggingface")
     assert Seq2Seq.from_preset(tmp_path).config == config
+
+
+def test_a_target_language_of_marian_is_refused():
+    model = train_unigram(["the light of the night"] * 9, 30, layout="fairseq")
+    tokenizer = MarianTokenizer(model, ["</s>", "<unk>", "▁the", ">>de<<", "<pad>"])
+    config = family("Helsinki-NLP/opus-mt-en-de")
+    content = write_config(Marian(), config, tokenizer)
+    ids = [content[f"{name}_token_id"] for name in ("eos", "pad")]
+    assert ids == [0, 4]
+    with pytest.raises(ValueError, match=r"write the code in the texts.*target_language='>>de<<'"):
+        write_config(Marian(), config, tokenizer.with_languages(target=">>de<<"))

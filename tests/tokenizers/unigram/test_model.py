@@ -11,7 +11,8 @@ import tokenizers
 from sentencepiece.sentencepiece_model_pb2 import ModelProto
 
 from kbert.tokenizers import UnigramTokenizer, load_tokenizer
-from kbert.tokenizers.unigram.model import FAIRSEQ_BEGINNINGS, character_model, read_model
+from kbert.tokenizers.unigram.layouts import LAYOUTS
+from kbert.tokenizers.unigram.model import character_model, read_model
 from tests.tokenizers.unigram.sentencepiece_reference import corpus
 
 
@@ -102,9 +103,8 @@ def tokenizer_json(model: bytes, layout: str) -> dict:
     charsmap = base64.b64encode(proto.normalizer_spec.precompiled_charsmap).decode()
     steps = [{"type": "Precompiled", "precompiled_charsmap": charsmap}]
     special = ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"]
-    if layout in FAIRSEQ_BEGINNINGS:
+    if beginning := LAYOUTS[layout].beginning:
         special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
-        beginning = FAIRSEQ_BEGINNINGS[layout]
         kept = vocabulary[3 if layout == "fairseq" else 1 :]
         vocabulary = [*([t, 0.0] for t in beginning), *kept, ["<mask>", 0.0]]
     else:

@@ -2,8 +2,10 @@
 
 import io
 
+import numpy as np
 import pytest
 import sentencepiece
+import tensorflow as tf
 
 import kbert
 from kbert.tokenizers import UnigramTokenizer, train_unigram
@@ -34,12 +36,12 @@ def folders(tmp_path_factory):
     (root / "model" / "spiece.model").write_bytes(trained())
     theirs = transformers.T5Tokenizer.from_pretrained(root / "model")
     theirs.save_pretrained(root / "json")
-    return root, [theirs(text)["input_ids"][:-1] for text in TEXTS]
+    return root, [theirs(text)["input_ids"][:-1] for text in TEXTS], theirs
 
 
 @pytest.mark.parametrize("name", ["model", "json"])
 def test_ids_equal_transformers_there_and_back(folders, name, tmp_path):
-    root, expected = folders
+    root, expected, _ = folders
     tokenizer = kbert.load_tokenizer(root / name)
     assert tokenizer(TEXTS).to_list() == expected
     roles = (tokenizer.pad_id, tokenizer.sep_id, tokenizer.unk_id, tokenizer.cls_id)
@@ -54,6 +56,30 @@ def test_ids_equal_transformers_there_and_back(folders, name, tmp_path):
     assert len(theirs) == size
     assert [theirs(text)["input_ids"][:-1] for text in TEXTS] == expected
     assert theirs("<extra_id_3> a")["input_ids"][0] == size - 4
+
+
+def test_padded_rows_equal_transformers(folders):
+    root, _, theirs = folders
+    tokenizer = kbert.load_tokenizer(root / "model")
+    expected = theirs(TEXTS, padding=True)
+    for found in (
+        tokenizer(TEXTS, padding=True),
+        tokenizer(tf.constant(TEXTS), padding="longest", max_length=64),
+    ):
+        np.testing.assert_array_equal(found["token_ids"], expected["input_ids"])
+        np.testing.assert_array_equal(found["padding_mask"], expected["attention_mask"])
+        assert not found["segment_ids"].numpy().any()
+    cut = theirs(TEXTS, padding="max_length", max_length=5, truncation=True)["input_ids"]
+    preprocess = kbert.TextPreprocessor(tokenizer, max_length=5)
+    np.testing.assert_array_equal(preprocess(TEXTS)["token_ids"], cut)
+    pairs = tokenizer(TEXTS, TEXTS[::-1], padding=True)
+    expected = theirs(TEXTS, TEXTS[::-1], padding=True)["input_ids"]
+    np.testing.assert_array_equal(pairs["token_ids"], expected)
+    separator = np.argmax(np.asarray(expected) == tokenizer.sep_id, axis=1)[:, None]
+    second = (np.arange(len(expected[0])) > separator) & pairs["padding_mask"].numpy().astype(bool)
+    np.testing.assert_array_equal(pairs["segment_ids"], second)
+    with pytest.raises(ValueError, match=r"max_length must be at least 1 .the special tokens"):
+        tokenizer(TEXTS, padding=True, max_length=0)
 
 
 def test_mt5_s_model_has_its_sentinels():

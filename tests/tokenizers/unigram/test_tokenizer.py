@@ -288,9 +288,7 @@ def test_checksum_goes_by_everything_that_decides_ids(cased, cased_model, multil
 
 
 def test_errors(cased_model, multilingual_model, tmp_path):
-    with pytest.raises(
-        ValueError, match=r"sentencepiece, fairseq, camembert, xlnet, deberta, t5. Received: 'bert'"
-    ):
+    with pytest.raises(ValueError, match=r"sentencepiece, fairseq, .* mbart50. Received: 'bert'"):
         UnigramTokenizer(cased_model, layout="bert")
     with pytest.raises(ValueError, match=r"begins with <unk>, <s>, </s>. Received: .*<pad>"):
         UnigramTokenizer(cased_model, layout="fairseq")

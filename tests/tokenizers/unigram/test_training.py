@@ -73,3 +73,8 @@ def test_a_tokenizer_of_any_kind():
         train_tokenizer(corpus(1), 20, kind="letters")
     with pytest.raises(ValueError, match=r"keep a text as it is. Received: lowercase=True"):
         train_tokenizer(corpus(1), 300, kind="bpe", lowercase=True)
+
+
+def test_an_unknown_layout_is_refused():
+    with pytest.raises(ValueError, match=r"layout must be one of sentencepiece.*Received: 'bert'"):
+        train_unigram(["the light"] * 9, 30, layout="bert")

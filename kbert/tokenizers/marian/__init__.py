@@ -1,0 +1,1 @@
+"""Marian's tokenizer: SentencePiece models of two languages and the ids of a vocabulary."""
