@@ -6,26 +6,16 @@ from absl import flags
 
 import kbert
 from kbert.configs.transformer_xl import TransformerXlConfig
-from kbert.data.pretraining.settings import MaskingSettings
 from kbert.io.json_file import read_json
 from kbert.io.paths import Path
 from kbert.tokenizers.base import Tokenizer
 
-from .flags import (
-    HybridOptions,
-    NegativesOptions,
-    ReplacedTokensOptions,
-    VocabularyOptions,
-    parse_settings,
-)
-from .shards import MASKED, OnShards
-from .translation_flags import TranslationOptions
+from .flags import PermutationOptions, parse_settings
+from .shards import OnShards
 
 
 class Causal(OnShards):
     """The objective causal_lm: a decoder learns to predict the next token (GPT)."""
-
-    UNREAD = (*MASKED, VocabularyOptions, NegativesOptions, TranslationOptions)
 
     def make_task(self) -> kbert.tasks.CausalLM:
         return kbert.tasks.CausalLM(make_decoder(self.options, self.tokenizer), self.tokenizer)
@@ -34,10 +24,7 @@ class Causal(OnShards):
 class RememberedText(Causal):
     """The objective memory_lm: the next token, with a memory of earlier text (Transformer-XL)."""
 
-    UNREAD = (
-        *(MaskingSettings, ReplacedTokensOptions, HybridOptions, VocabularyOptions),
-        *(NegativesOptions, TranslationOptions),
-    )
+    READS = (PermutationOptions,)
 
     def make_task(self) -> kbert.tasks.MemoryLM:
         """Makes the task that the flags describe, not compiled."""

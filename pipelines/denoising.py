@@ -1,19 +1,17 @@
-"""`kbert-pretrain` for BART and T5: an encoder-decoder restores text that noise corrupted."""
+"""`kbert-pretrain` for BART, T5 and their kin: an encoder-decoder restores corrupted text."""
 
 import kbert
 
 from .causal import check_vocabulary
-from .flags import NegativesOptions, VocabularyOptions
-from .shards import MASKED, OnShards
+from .flags import NoiseOptions
+from .shards import OnShards
 from .translation import make_seq2seq
-from .translation_flags import TranslationOptions
 
 
 class Denoising(OnShards):
     """The objective denoising: what is corrupted, and what is predicted, is chosen by --noise."""
 
-    UNREAD = (*MASKED, VocabularyOptions, NegativesOptions, TranslationOptions)
-    READS_NOISE = True
+    READS = (NoiseOptions,)
 
     def make_task(self) -> kbert.tasks.Translator:
         """Makes the task that the flags describe, not compiled."""

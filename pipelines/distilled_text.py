@@ -24,7 +24,7 @@ from .distill_flags import (
     student_arguments,
     student_preset,
 )
-from .flags import default_checkpoints, differences, set_default_warmup
+from .flags import OBJECTIVE_OPTIONS, default_checkpoints, differences, set_default_warmup
 from .masked_text import MaskedText
 from .shards import read_corpus
 
@@ -45,7 +45,7 @@ class DistilledText(MaskedText):
         ValueError: the recipe is for tasks.
     """
 
-    UNREAD = ()
+    READS = OBJECTIVE_OPTIONS  # what it does not read is no flag of kbert-distill
 
     def __init__(self, options: flags.FlagValues, tokenizer: Tokenizer, corpus: Corpus) -> None:
         super().__init__(options, tokenizer, corpus)

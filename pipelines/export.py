@@ -4,6 +4,7 @@ r"""Exports a model: for TensorFlow Serving, ONNX Runtime, OpenVINO, LiteRT or P
   kbert-export --preset=out/preset --output_dir=reviews-onnx --format=onnx --precision=int8
   kbert-export --preset=out/preset --output_dir=reviews-ov --format=openvino --precision=bfloat16
   kbert-export --preset=out/preset --output_dir=reviews-lite --format=litert --widths=64,256
+  kbert-export --preset=translator --output_dir=serving/de --beam_width=6 --no_repeat_ngram_size=3
 
 Formats, their inputs, and the extra that each requires:
 
@@ -15,8 +16,9 @@ Formats, their inputs, and the extra that each requires:
 
 onnx, openvino and litert support tasks on an encoder: classes, numbers, tags, answers, masks and
 embeddings. onnx also supports language models and translators. Their whole decoding loop is in the
-model: greedy, or with --beam_width, for at most --max_new_tokens. --output_dir must be new or
-empty; it gets the model, the tokenizer's files and export.json, which describes the export.
+model, also in a SavedModel: greedy, or a beam with an option of beams (--beam_width=1 is greedy);
+only a SavedModel samples. --output_dir must be new or empty; it gets the model, the tokenizer's
+files and export.json, which describes the export.
 kbert.export.load_exported(folder).predict(texts) predicts with it. For onnx and openvino the
 tokenizer is also written as a graph from texts to rows, if the graph is exact; the program prints
 its files, or the reason why there is none.
@@ -35,9 +37,10 @@ from absl import flags
 
 import kbert
 from kbert.core import late
+from kbert.decoding.options import TextOptions, export_arguments
 from kbert.io.paths import Path
 
-from . import command
+from . import command, option_flags
 from .task_flags import define_task_module_flag
 
 RUNTIMES = tuple(late.TABLE["runtime"])
@@ -73,20 +76,8 @@ def define_flags() -> None:
         None,
         "For litert: sequence lengths in tokens. Default: 32, 128 and the model's maximum.",
     )
-    flags.DEFINE_integer(
-        "max_new_tokens",
-        None,
-        "For tasks that generate text: maximum number of generated tokens. Default: that of the "
-        "task's `signatures`.",
-        lower_bound=1,
-    )
-    flags.DEFINE_integer(
-        "beam_width",
-        None,
-        "For tasks that generate text: beam width, 1 = greedy. Default: 1 for a language model, 4 "
-        "for a translator.",
-        lower_bound=1,
-    )
+    # For tasks that generate text; without them the task's `signatures` or `row_export` decide.
+    option_flags.define(TextOptions, method=None)
     flags.DEFINE_integer(
         "max_bytes",
         None,
@@ -114,12 +105,9 @@ def _export(options: flags.FlagValues) -> None:
             "another precision than float32; --widths requires litert. Received: "
             f"--format={options.format} and {', '.join(f'--{name}' for name in arguments)}"
         )
-    more_arguments = {
-        "max_bytes": options.max_bytes,
-        "max_new_tokens": options.max_new_tokens,
-        "method": _method(options.beam_width),
-    }
-    arguments |= {name: value for name, value in more_arguments.items() if value is not None}
+    if options.max_bytes is not None:
+        arguments["max_bytes"] = options.max_bytes
+    arguments |= export_arguments(option_flags.given(TextOptions, options))
     task = kbert.tasks.Task.from_preset(options.preset)
     path = task.export(
         options.output_dir, format=options.format, precision=options.precision, **arguments
@@ -144,13 +132,6 @@ def _export(options: flags.FlagValues) -> None:
 def _lines(path: str | None) -> list[str] | None:
     """Returns the lines of a text file; None without a path."""
     return None if path is None else Path(path).read_text(encoding="utf-8").splitlines()
-
-
-def _method(beam_width: int | None) -> "kbert.decoding.Method | None":
-    """Returns the decoding method of --beam_width; None = the task's default."""
-    if beam_width is None:
-        return None
-    return kbert.decoding.Greedy() if beam_width == 1 else kbert.decoding.Beam(beam_width)
 
 
 def _number(width: str) -> int:

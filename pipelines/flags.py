@@ -10,10 +10,14 @@ from kbert.catalog.recipe import OBJECTIVES, Recipe
 from kbert.catalog.recipes import RECIPES, recipe
 from kbert.core.devices import PRECISIONS, STRATEGIES
 from kbert.core.options import Options, option
+from kbert.data.pretraining.settings import MaskingSettings
 from kbert.tasks.pretraining.options import EMBEDDING_SHARING
 from kbert.tasks.settings import DenoisedSettings, HybridSettings, checkpoint_defaults
 from kbert.training.optimization.settings import WARMUP_STEPS, default_warmup
 from kbert.training.run.record import recorded_settings
+
+from .option_flags import flag_names
+from .translation_flags import TranslationOptions
 
 
 class CorpusOptions(Options):
@@ -74,7 +78,7 @@ class ObjectiveOptions(Options):
 
 
 class NoiseOptions(Options):
-    """Options for the objective of BART and T5."""
+    """Options for the objective of BART, T5, MASS and PEGASUS."""
 
     noise: str = DenoisedSettings.with_default("noise", DenoisedSettings.noise)
 
@@ -142,6 +146,13 @@ class NegativesOptions(Options):
         help="Negative samples of the sampled softmax, if the vocabulary has more words.",
         at_least=1,
     )
+
+
+# Options of training objectives. Each objective reads some groups and refuses the flags of others.
+OBJECTIVE_OPTIONS = (
+    *(MaskingSettings, NoiseOptions, ReplacedTokensOptions, HybridOptions, PermutationOptions),
+    *(VocabularyOptions, NegativesOptions, TranslationOptions),
+)
 
 
 class RunOptions(Options):
@@ -262,8 +273,17 @@ def differences(options: flags.FlagValues, wanted: Mapping[str, Any]) -> list[st
     return [f"{name}={current} ({value})" for name, current, value in compared if current != value]
 
 
-def refuse_flags(options: flags.FlagValues, names: Sequence[str]) -> None:
-    """Raises ValueError if one of these flags, which the objective does not read, is given."""
+def refuse_unread(
+    options: flags.FlagValues, reads: Sequence[type[Options]], others: Sequence[str] = ()
+) -> None:
+    """Raises ValueError if a flag is given that the objective does not read.
+
+    Args:
+        options: the parsed flags.
+        reads: the groups of `OBJECTIVE_OPTIONS` that the objective reads.
+        others: further flags that it does not read.
+    """
+    names = [*flag_names(*(x for x in OBJECTIVE_OPTIONS if x not in reads)), *others]
     given_flags = [f"--{name}={options[name].value}" for name in names if options[name].present]
     if given_flags:
         raise ValueError(

@@ -10,9 +10,8 @@ from kbert.io.json_file import read_json
 from kbert.io.paths import Path
 from kbert.tokenizers.base import Tokenizer
 
-from .flags import parse_settings
-from .shards import MASKED, OnShards
-from .translation_flags import TranslationOptions
+from .flags import NegativesOptions, VocabularyOptions, parse_settings
+from .shards import OnShards
 
 
 class LanguageModel(OnShards):
@@ -28,7 +27,7 @@ class LanguageModel(OnShards):
             words.
     """
 
-    UNREAD = (*MASKED, TranslationOptions)
+    READS = (VocabularyOptions, NegativesOptions)
 
     def __init__(self, options: flags.FlagValues, tokenizer: Tokenizer, corpus: Corpus) -> None:
         super().__init__(options, tokenizer, corpus)

@@ -11,30 +11,26 @@ from absl import flags
 import kbert
 from kbert.catalog.recipe import SENTENCE_OBJECTIVES
 from kbert.core import registry
+from kbert.data.pretraining.settings import MaskingSettings
 from kbert.io.json_file import read_json
 from kbert.io.paths import Path
 
 from .flags import (
     HybridOptions,
-    NegativesOptions,
     PermutationOptions,
     ReplacedTokensOptions,
-    VocabularyOptions,
     parse_settings,
 )
 from .shards import OnShards
-from .translation_flags import TranslationOptions
 
 if TYPE_CHECKING:
     from kbert.tokenizers.base import Tokenizer
-
-UNMASKED = (VocabularyOptions, NegativesOptions, TranslationOptions)
 
 
 class MaskedText(OnShards):
     """The objectives masked_lm, span_boundary and replaced_tokens, of encoders."""
 
-    UNREAD = (HybridOptions, PermutationOptions, *UNMASKED)
+    READS = (MaskingSettings, ReplacedTokensOptions)
 
     def make_task(self) -> kbert.tasks.Task:
         options = self.options
@@ -56,13 +52,13 @@ class MaskedText(OnShards):
 class MaskedAndCausalText(MaskedText):
     """The objective masked_and_causal (GPT-BERT)."""
 
-    UNREAD = (ReplacedTokensOptions, PermutationOptions, *UNMASKED)
+    READS = (MaskingSettings, HybridOptions)
 
 
 class PermutedText(MaskedText):
     """The objective permutation_lm (XLNet)."""
 
-    UNREAD = (ReplacedTokensOptions, HybridOptions, *UNMASKED)
+    READS = (MaskingSettings, PermutationOptions)
 
 
 def task_builder(options: flags.FlagValues) -> Callable[[kbert.Encoder, Any], kbert.tasks.Task]:

@@ -4,6 +4,8 @@ r"""Converts text of any size to shards of token ids, once for any number of pre
   kbert-prepare-corpus --input=docs: --vocabulary_size=8000 --output_dir=shards --num_workers=4
   kbert-prepare-corpus --input=docs: --tokenizer=unigram --vocabulary_size=8000 --output_dir=shards
   kbert-prepare-corpus --input=split.txt --tokenizer=words --output_dir=shards
+  kbert-prepare-corpus --input=docs: --tokenizer=unigram --vocabulary_size=32000 \
+    --num_sentinels=100 --output_dir=shards
 
 The tokenizer is an existing one of any kind (--vocabulary: a vocab.txt, a SentencePiece .model, a
 kbert or Hugging Face folder; with --tokenizer=words a file of words, as for bilm-tf), or is trained
@@ -79,6 +81,13 @@ def define_flags() -> None:
         "Lower-case and strip accents; not for bpe and words. Default: the setting in the folder "
         "of --vocabulary, else true.",
     )
+    flags.DEFINE_integer(
+        "num_sentinels",
+        0,
+        "Sentinels of a trained vocabulary, wordpiece or unigram, for kbert-pretrain --recipe=t5. "
+        "T5 has 100; rows of 512 tokens require 28.",
+        0,
+    )
     flags.DEFINE_float(
         "held_out_share", 0.01, "Share of the documents kept for evaluation.", 0.0, 0.999
     )
@@ -106,6 +115,11 @@ def define_flags() -> None:
         _says_the_vocabulary,
         "Exactly one of --vocabulary and --vocabulary_size must be given, or neither with "
         "--tokenizer=words, for all words.",
+    )
+    flags.register_multi_flags_validator(
+        ["vocabulary", "num_sentinels"],
+        lambda values: values["vocabulary"] is None or not values["num_sentinels"],
+        "--num_sentinels requires a vocabulary that is newly trained: leave out --vocabulary.",
     )
 
 
@@ -162,7 +176,11 @@ def _tokenizer(options: flags.FlagValues, sources: list, reading: dict) -> "toke
     if options.vocabulary is not None:
         return _given_tokenizer(options)
     size = options.vocabulary_size or 0  # all words
-    learning = {"kind": options.tokenizer or "wordpiece", "lowercase": options.lowercase}
+    learning = {
+        "kind": options.tokenizer or "wordpiece",
+        "lowercase": options.lowercase,
+        "num_sentinels": options.num_sentinels,
+    }
     if options.dry_run:
         print(f"(The vocabulary below is trained on {_DRY_RUN_DOCUMENTS} documents only.)\n")
         texts = (text for source in open_sources(sources, **reading) for text in source.documents())

@@ -1,4 +1,4 @@
-r"""Pretrains a model: BERT, RoBERTa, ALBERT, SpanBERT, ELECTRA, ELMo, GPT, Transformer.
+r"""Pretrains a model: BERT, RoBERTa, ALBERT, SpanBERT, ELECTRA, ELMo, GPT, BART, T5, Transformer.
 
   kbert-prepare-corpus --input='corpus/*.txt.gz' --vocabulary_size=30000 --output_dir=shards
   kbert-pretrain --data_dir=shards --model=bert-small --model_dir=run --steps=100000
@@ -35,11 +35,11 @@ GPT reads the same shards as BERT and predicts the next token:
   kbert-pretrain --data_dir=shards --model_dir=run --recipe=gpt --model=gpt2-tiny \
     --batch_size=32 --sequence_length=128 --steps=50000 --preset_dir=gpt
 
-BART's encoder-decoder restores text with masked spans and permuted sentences; --noise=t5, mass,
-pegasus or prefix_lm corrupts it in other ways, and --dry_run shows both sides as tokens:
+BART's encoder-decoder restores text with masked spans and permuted sentences. --recipe=t5, mass and
+pegasus corrupt it in other ways (--noise), and --dry_run shows both sides as tokens:
 
-  kbert-pretrain --data_dir=shards --model_dir=run --objective=denoising \
-    --model=facebook/bart-base --batch_size=64 --steps=50000 --preset_dir=bart
+  kbert-pretrain --data_dir=shards --model_dir=run --recipe=bart --model=facebook/bart-base \
+    --batch_size=64 --steps=50000 --preset_dir=bart
 
 The Transformer is trained on sentences and their translations, from two aligned files, one file of
 columns (--pairs=train.tsv) or a dataset (--pairs=tfds:NAME), and evaluated by BLEU. Its final
@@ -66,20 +66,14 @@ from kbert.training.run.values import NonFiniteLoss
 
 from . import command, option_flags
 from .flags import (
+    OBJECTIVE_OPTIONS,
     CorpusOptions,
-    HybridOptions,
     ModelOptions,
-    NegativesOptions,
-    NoiseOptions,
     ObjectiveOptions,
-    PermutationOptions,
-    ReplacedTokensOptions,
     ResumeOptions,
     RunOptions,
-    VocabularyOptions,
     define_dry_run_flag,
 )
-from .translation_flags import TranslationOptions
 
 
 def define_flags() -> None:
@@ -87,13 +81,8 @@ def define_flags() -> None:
     option_flags.define(CorpusOptions)
     option_flags.define(HybridSettings, segments="pairs", steps=None)
     option_flags.define(ObjectiveOptions)
-    option_flags.define(NoiseOptions)
-    option_flags.define(ReplacedTokensOptions)
-    option_flags.define(HybridOptions)
-    option_flags.define(PermutationOptions)
-    option_flags.define(VocabularyOptions)
-    option_flags.define(NegativesOptions)
-    option_flags.define(TranslationOptions)
+    for options in OBJECTIVE_OPTIONS:
+        option_flags.define(options)
     option_flags.define(ModelOptions)
     option_flags.define(RunOptions)
     option_flags.define(ResumeOptions)

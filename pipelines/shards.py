@@ -10,26 +10,14 @@ from absl import flags
 import kbert
 from kbert.core.options import Options
 from kbert.data.corpus.shares import parse_folders
-from kbert.data.pretraining.settings import MaskingSettings
 
 from . import option_flags
-from .flags import (
-    HybridOptions,
-    NoiseOptions,
-    PermutationOptions,
-    ReplacedTokensOptions,
-    refuse_flags,
-)
-from .option_flags import flag_names
-from .translation_flags import TranslationOptions
+from .flags import refuse_unread
 
 if TYPE_CHECKING:
     from kbert.data.pretraining.stream import Corpus
     from kbert.tokenizers.base import Tokenizer
     from kbert.training.strategies import Strategy
-
-# Options that language models do not read: they have no masks and segments.
-MASKED = (MaskingSettings, ReplacedTokensOptions, HybridOptions, PermutationOptions)
 
 
 def read_corpus(options: flags.FlagValues) -> Corpus:
@@ -57,18 +45,17 @@ class OnShards:
         tokenizer: tokenizer of the shards.
         corpus: the shards.
 
+    Attributes:
+        READS: groups of `OBJECTIVE_OPTIONS` that the objective reads.
+
     Raises:
         ValueError: a flag is given that the objective does not read.
     """
 
-    UNREAD: Sequence[type[Options]] = (TranslationOptions,)
-    READS_NOISE: ClassVar[bool] = False
+    READS: ClassVar[Sequence[type[Options]]] = ()
 
     def __init__(self, options: flags.FlagValues, tokenizer: Tokenizer, corpus: Corpus) -> None:
-        unread = list(self.UNREAD)
-        if "noise" in options and not self.READS_NOISE:  # kbert-distill has no such flag
-            unread.append(NoiseOptions)
-        refuse_flags(options, flag_names(*unread))
+        refuse_unread(options, self.READS)
         self.options = options
         self.tokenizer = tokenizer
         self.corpus = corpus

@@ -7,6 +7,7 @@ from absl import flags
 import kbert
 from kbert import tokenizers
 from kbert.checkpoints import read_checkpoint
+from kbert.decoding.options import EvaluationOptions
 from kbert.hub import locate
 from kbert.io.paths import Path
 from kbert.tasks.settings import StepsSettings
@@ -16,10 +17,8 @@ from kbert.training.strategies import Strategy
 
 from . import option_flags
 from .causal import read_config, with_changes
-from .flags import NegativesOptions, NoiseOptions, parse_settings, refuse_flags
-from .option_flags import flag_names
-from .shards import MASKED
-from .translation_flags import DEV_PAIRS, PAIRS
+from .flags import VocabularyOptions, parse_settings, refuse_unread
+from .translation_flags import DEV_PAIRS, PAIRS, TranslationOptions
 
 VOCABULARY_SIZE = 37_000  # Vaswani et al. 2017, section 5.1
 
@@ -34,12 +33,7 @@ class Translation:
         dev: development data, or None.
     """
 
-    unread = (
-        *flag_names(*MASKED, NegativesOptions, NoiseOptions),
-        "data_dir",
-        "batch_size",
-        "phases",
-    )
+    READS = (VocabularyOptions, TranslationOptions)
 
     def __init__(
         self,
@@ -64,7 +58,7 @@ class Translation:
         Raises:
             ValueError: there are no training pairs, or flags contradict each other.
         """
-        refuse_flags(options, cls.unread)
+        refuse_unread(options, cls.READS, ["data_dir", "batch_size", "phases"])
         pairs, dev = open_pairs(options, PAIRS), open_pairs(options, DEV_PAIRS)
         if pairs is None:
             raise ValueError(
@@ -103,7 +97,7 @@ class Translation:
         """
         options = self.options
         settings = option_flags.read(StepsSettings, options).arguments()
-        settings |= {name: options[name].value for name in ("beam_width", "length_penalty")}
+        settings |= {name: options[name].value for name in EvaluationOptions.names()}
         settings["max_tokens"] = options.batch_tokens
         if options["sequence_length"].present:
             settings["max_length"] = options.sequence_length

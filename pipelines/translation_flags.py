@@ -1,6 +1,7 @@
 """Flags of `kbert-pretrain` that only a translator reads."""
 
-from kbert.core.options import Options, option
+from kbert.core.options import option
+from kbert.decoding.options import EvaluationOptions
 
 KINDS = ("bpe", "wordpiece", "unigram")
 # Flags of the training pairs and of the held-out ones: two aligned files, or one table or data set.
@@ -14,7 +15,7 @@ def _dev(what: str) -> str | None:
     )
 
 
-class TranslationOptions(Options):
+class TranslationOptions(EvaluationOptions):
     """Options for the pairs, the tokenizer and the beam search of a translator."""
 
     # run.json holds checksums of the content of these files.
@@ -48,12 +49,4 @@ class TranslationOptions(Options):
     )
     label_smoothing: float = option(
         0.1, help="Probability mass that targets give to all other tokens.", at_least=0, at_most=1
-    )
-    beam_width: int = option(
-        4, help="Beam width of the translations that BLEU is measured on; 1: greedy.", at_least=1
-    )
-    length_penalty: float = option(
-        0.6,
-        help="Length penalty a: beams are ranked by log P / ((5 + length) / 6) ** a.",
-        at_least=0,
     )

@@ -35,7 +35,9 @@ ORDER = {
         contexts graphs protocols registry
     """,
     "catalog": """
-        distillation glue recipe repositories
+        distillation glue recipe repositories rows
+        encoders seq2seqs
+        decoders
         families named_tasks recipes
     """,
     "checkpoints": """

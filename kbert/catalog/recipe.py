@@ -19,6 +19,7 @@ OPTIMIZER_SETTINGS = {
     "muon": ("weight_decay", "beta_1", "beta_2", "epsilon"),
     "lamb": _MOMENTS,
     "adagrad": ("initial_accumulator_value",),
+    "adafactor": ("weight_decay", "scale_parameter"),
 }
 
 
@@ -40,8 +41,8 @@ class Recipe:
             spans from their boundaries; "replaced_tokens" (ELECTRA, DeBERTa-v3);
             "masked_and_causal" (GPT-BERT); "permutation_lm" (XLNet); "language_model" (ELMo);
             "causal_lm" (GPT); "memory_lm" (Transformer-XL); "denoising" (BART, T5); "translation"
-            (the Transformer). The last five mask no tokens by themselves and have no segments: the
-            settings of masking and segments are None.
+            (the Transformer). The last five have no masks and segments: these settings are None.
+        noise: what "denoising" corrupts, see `kbert.data.denoising_dataset`; else None.
         generator_share, generator_depth: width and number of layers of the generator, as a share of
             the discriminator's, for "replaced_tokens"; else None.
         embedding_sharing: how generator and discriminator share embeddings, for
@@ -67,8 +68,9 @@ class Recipe:
             `kbert.training.optimization.optimizers.OPTIMIZERS`.
         learning_rate: peak learning rate.
         beta_1, beta_2, epsilon, bias_correction, weight_decay: arguments of every optimizer but
-            Adagrad; Muon has no `bias_correction`.
+            Adagrad; Muon has no `bias_correction`, Adafactor only `weight_decay`.
         initial_accumulator_value: initial value of Adagrad's sums of squares; else None.
+        scale_parameter: whether Adafactor scales its rate by the weights.
         clip_norm: global norm that gradients are clipped to; 0 = no clipping.
         warmup_steps: steps of the linear rise of the learning rate.
         decay: schedule of the learning rate after warm-up.
@@ -89,6 +91,7 @@ class Recipe:
     model: str
     set: tuple[str, ...] | None = None
     objective: str = "masked_lm"
+    noise: str | None = None
     generator_share: float | None = None
     generator_depth: float | None = None
     embedding_sharing: str | None = None
@@ -112,6 +115,7 @@ class Recipe:
     bias_correction: bool = False
     weight_decay: float = 0.01
     initial_accumulator_value: float | None = None
+    scale_parameter: bool = True
     clip_norm: float = 1.0
     warmup_steps: int = 10_000
     decay: str = "linear"

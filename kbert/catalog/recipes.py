@@ -49,6 +49,19 @@ _TRANSFORMER: dict[str, Any] = {
     "batch_tokens": 25_000,
     **_UNMASKED,
 }
+# Adafactor with a rate of 1 / √max(step, 10,000).
+_ADAFACTOR: dict[str, Any] = {
+    "tokenizer": "unigram",
+    "objective": "denoising",
+    "optimizer": "adafactor",
+    "learning_rate": 0.01,
+    "weight_decay": 0.0,
+    "clip_norm": 0.0,
+    "decay": "inverse_sqrt",
+    "decay_join": "constant",
+    "phases": "512:1",
+    **_UNMASKED,
+}
 
 RECIPES: dict[str, Recipe] = {
     recipe.name: recipe
@@ -269,6 +282,60 @@ RECIPES: dict[str, Recipe] = {
             batch_size=128,
             phases="384:1",
             **_UNMASKED,
+        ),
+        Recipe(
+            name="bart",
+            tokenizer="bpe",
+            source="arXiv 1910.13461, section 5.1, whose rate and warm-up are not told: those of "
+            "RoBERTa-large, which it follows (arXiv 1907.11692, table 9); dropout to the end and "
+            "not off in the last tenth; the decoder begins with <s> and not with </s><s>",
+            model="facebook/bart-large",
+            objective="denoising",
+            noise="bart:targets_begin=false",
+            learning_rate=4e-4,
+            beta_2=0.98,
+            clip_norm=0.0,
+            warmup_steps=30_000,
+            steps=500_000,
+            batch_size=8000,
+            **_FAIRSEQ,
+            **_UNMASKED,
+        ),
+        Recipe(
+            name="mass",
+            tokenizer="wordpiece",
+            source="arXiv 1905.02450, section 3.2, and MASS-summarization of microsoft/MASS: "
+            "README, for 32 GPUs; one fragment of a row, as in the paper, and not one of every 64 "
+            "tokens; rows of whole sentences of one document",
+            model="mass-base-uncased",
+            objective="denoising",
+            noise="mass",
+            learning_rate=5e-4,
+            beta_2=0.98,
+            clip_norm=0.0,
+            steps=125_000,
+            batch_size=4096,
+            **_FAIRSEQ,
+            **_UNMASKED,
+        ),
+        Recipe(
+            name="t5",
+            source="arXiv 1910.10683: the baseline of section 3.1 with the spans of section 3.3.4",
+            model="t5-base",
+            noise="t5",
+            steps=2**19,
+            batch_size=128,
+            **_ADAFACTOR,
+        ),
+        Recipe(
+            name="pegasus",
+            source="arXiv 1912.08777, sections 6 and 6.2, and params of google-research/pegasus; "
+            "sentences compared by tokens and not by words without stop words",
+            model="google/pegasus-large",
+            noise="pegasus:gap_share=0.45,kept_share=0.2",
+            steps=500_000,
+            batch_size=8192,
+            **_ADAFACTOR,
         ),
         Recipe(
             name="transformer",

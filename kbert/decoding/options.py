@@ -1,10 +1,12 @@
 """Decoding options of a program: those of each method, and those all methods share."""
 
+import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 from kbert.core.options import Options, option
 from kbert.decoding.constraints import Constraints
-from kbert.decoding.methods import Beam, Greedy, Method, Sampling
+from kbert.decoding.methods import NORMALISATIONS, Beam, Greedy, Method, Sampling
 
 # Method name -> class, and {option: argument of the class}.
 _METHODS: dict[str, tuple[type[Any], dict[str, str]]] = {
@@ -12,13 +14,88 @@ _METHODS: dict[str, tuple[type[Any], dict[str, str]]] = {
     "sampling": (Sampling, {"temperature": "temperature", "top_k": "top_k", "top_p": "top_p"}),
     "beam": (
         Beam,
-        {"beam_width": "width", "length_penalty": "length_penalty", "num_results": "num_results"},
+        {
+            **{"beam_width": "width", "length_penalty": "length_penalty"},
+            **{"normalisation": "normalisation", "early_stopping": "early_stopping"},
+            "num_results": "num_results",
+        },
     ),
 }
+_EARLY_STOPPING: dict[str, bool | str] = {"never": "never", "true": True, "false": False}
 
 
-class DecodingOptions(Options):
-    """Settings of how the tokens of a text are chosen, and how many.
+class BeamOptions(Options):
+    """Settings of a beam search.
+
+    Args:
+        {options}
+    """
+
+    beam_width: int | None = option(
+        None, help="For beam: beams that are kept at each step. Default: 4.", at_least=1
+    )
+    length_penalty: float | None = option(
+        None,
+        help="For beam: exponent a of the length penalty, see --normalisation. Default: 0.6.",
+    )
+    normalisation: str | None = option(
+        None,
+        help="For beam: score that ranks texts. wu: log P / ((5 + length) / 6) ** a; length: log P "
+        "/ length ** a, as in fairseq and transformers. Default: wu.",
+        choices=NORMALISATIONS,
+    )
+    early_stopping: str | None = option(
+        None,
+        help="For beam: when the search ends. never: when no better text is possible. true: when "
+        "as many texts as beams have ended. false: also when the best unfinished text would be "
+        "worse than these if it ended now. Default: never.",
+        choices=tuple(_EARLY_STOPPING),
+    )
+
+    def _method(self, name: str) -> Any:
+        """Returns the decoding method `name` with its options that are not None."""
+        method_class, arguments = _METHODS[name]
+        values = {theirs: getattr(self, ours, None) for ours, theirs in arguments.items()}
+        if self.early_stopping is not None and "early_stopping" in values:
+            values["early_stopping"] = _EARLY_STOPPING[self.early_stopping]
+        return method_class(**{name: value for name, value in values.items() if value is not None})
+
+
+class EvaluationOptions(BeamOptions):
+    """Settings of how translations are decoded that are only measured.
+
+    Args:
+        {options}
+
+    Example:
+        >>> EvaluationOptions().search.width, EvaluationOptions(beam_width=1).search
+        (4, Greedy())
+    """
+
+    beam_width: int = BeamOptions.with_default(
+        "beam_width",
+        Beam.width,
+        help="Beam width of the translations that BLEU is measured on; 1: greedy.",
+        changes_numbers=False,
+    )
+    length_penalty: float = BeamOptions.with_default(
+        "length_penalty", Beam.length_penalty, changes_numbers=False
+    )
+    normalisation: str = BeamOptions.with_default(
+        "normalisation", Beam.normalisation, changes_numbers=False
+    )
+    early_stopping: str = BeamOptions.with_default(
+        "early_stopping", Beam.early_stopping, changes_numbers=False
+    )
+
+    @property
+    def search(self) -> Method:
+        """The decoding method with these options."""
+        return Greedy() if self.beam_width == 1 else self._method("beam")
+
+
+class TextOptions(BeamOptions):
+    """Settings that the tokens of a text depend on: how they are chosen, and how many.
 
     Args:
         {options}
@@ -27,9 +104,9 @@ class DecodingOptions(Options):
         ValueError: a value is out of range, or an option of another method is set.
 
     Example:
-        >>> DecodingOptions(method="sampling", top_p=0.9).decoding
+        >>> TextOptions(method="sampling", top_p=0.9).decoding
         Sampling(temperature=1.0, top_k=None, top_p=0.9)
-        >>> DecodingOptions(method="greedy", top_p=0.9)
+        >>> TextOptions(method="greedy", top_p=0.9)
         Traceback (most recent call last):
         ValueError: top_p requires method="sampling". Received: method='greedy' with top_p=0.9
     """
@@ -43,7 +120,7 @@ class DecodingOptions(Options):
     max_new_tokens: int | None = option(
         None,
         help="Maximum tokens of a text. Default: 64 for a language model, at most half of its "
-        "positions; for a translator 50 more than the source.",
+        "positions; for a translator 50 more than the source, in an export all positions.",
         at_least=1,
     )
     temperature: float | None = option(
@@ -63,18 +140,9 @@ class DecodingOptions(Options):
     seed: int | None = option(
         None,
         help="For sampling: seed of the random draws, together with the number of the text. "
-        "Default: 0.",
+        "Default: 0, in an export a new one for each request.",
         at_least=0,
         at_most=2**32 - 1,
-    )
-    beam_width: int | None = option(
-        None, help="For beam: beams that are kept at each step. Default: 4.", at_least=1
-    )
-    length_penalty: float | None = option(
-        None,
-        help="For beam: texts are ranked by log P / ((5 + length) / 6) ** length_penalty. "
-        "Default: 0.6.",
-        at_least=0,
     )
     num_results: int | None = option(
         None, help="For beam: texts for each input, best first. Default: 1.", at_least=1
@@ -94,17 +162,18 @@ class DecodingOptions(Options):
         "the negative ones: above 1 makes repetition less likely.",
         above=0,
     )
-    jit_compile: bool = option(
-        False,
-        help="Compile with XLA: faster if many batches have the same shape, after 5 to 15 s "
-        "for each shape.",
-        changes_numbers=False,
+    forced_first_id: int | None = option(
+        None, help="Id of the token that every text begins with.", at_least=0
+    )
+    forced_last_id: int | None = option(
+        None,
+        help="Id of the token that a text of --max_new_tokens tokens ends with.",
+        at_least=0,
     )
 
     def check(self) -> None:
-        for method, (_, arguments) in _METHODS.items():
-            names = [*arguments, *(["seed"] if method == "sampling" else [])]
-            given_names = [name for name in names if getattr(self, name) is not None]
+        for method in _METHODS:
+            given_names = [name for name in _options_of(method) if getattr(self, name) is not None]
             if given_names and method != self.method:
                 raise ValueError(
                     f'{", ".join(given_names)} requires method="{method}". Received: '
@@ -123,21 +192,79 @@ class DecodingOptions(Options):
     def is_usual(self) -> bool:
         """Whether every option that can change a decoded text has its default value."""
         return all(
-            getattr(self, name) == self.field_of(name).default
-            for name in DecodingOptions.names()
-            if name not in self.unchecked()
+            getattr(self, name) == self.field_of(name).default for name in TextOptions.names()
         )
 
     @property
     def decoding(self) -> Method:
         """The decoding method with these options: a `Greedy`, `Sampling` or `Beam`."""
-        method_class, arguments = _METHODS[self.method]
-        values = {theirs: getattr(self, ours) for ours, theirs in arguments.items()}
-        return method_class(**{name: value for name, value in values.items() if value is not None})
+        return self._method(self.method)
 
     @property
     def constraints(self) -> Constraints:
         """The constraints with these options."""
-        names = ("no_repeat_ngram_size", "min_new_tokens", "repetition_penalty")
-        values = {name: getattr(self, name) for name in names}
+        names = (field.name for field in dataclasses.fields(Constraints))
+        values = {name: getattr(self, name) for name in names if name in TextOptions.names()}
         return Constraints(**{name: value for name, value in values.items() if value is not None})
+
+
+class DecodingOptions(TextOptions):
+    """Settings of how a text is decoded: those its tokens depend on, and how they are computed.
+
+    Args:
+        {options}
+
+    Raises:
+        ValueError: a value is out of range, or an option of another method is set.
+
+    Example:
+        >>> DecodingOptions(method="beam", normalisation="length", early_stopping="true").decoding
+        Beam(width=4, length_penalty=0.6, num_results=1, normalisation='length', \
+early_stopping=True)
+    """
+
+    jit_compile: bool = option(
+        False,
+        help="Compile with XLA: faster if many batches have the same shape, after 5 to 15 s "
+        "for each shape.",
+        changes_numbers=False,
+    )
+
+
+def export_arguments(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns arguments of `Task.export` for some options; for all others the task has defaults.
+
+    Without `method` the options imply it: "beam" or "sampling" if one of its options is given;
+    `beam_width=1` is "greedy".
+
+    Args:
+        given: fields of `TextOptions` -> values.
+
+    Raises:
+        ValueError: a value is out of range, or options are of different methods.
+
+    Example:
+        >>> export_arguments({"min_new_tokens": 3})["constraints"].min_new_tokens
+        3
+        >>> export_arguments({"beam_width": 1, "max_new_tokens": 9})
+        {'max_new_tokens': 9, 'method': Greedy()}
+    """
+    given = dict(given)
+    implied = [name for name in _METHODS if not given.keys().isdisjoint(_options_of(name))]
+    if "method" not in given and given.get("beam_width") == 1:
+        del given["beam_width"]
+        implied = ["greedy"]
+    options = TextOptions(**{"method": next(iter(implied), "greedy"), **given})
+    arguments: dict[str, Any] = {
+        name: given[name] for name in ("max_new_tokens", "seed") if name in given
+    }
+    if implied or "method" in given:
+        arguments["method"] = options.decoding
+    if not options.constraints.is_empty:
+        arguments["constraints"] = options.constraints
+    return arguments
+
+
+def _options_of(method: str) -> list[str]:
+    """Returns the options that only this method reads."""
+    return [*_METHODS[method][1], *(["seed"] if method == "sampling" else [])]

@@ -17,7 +17,10 @@ if TYPE_CHECKING:
     from kbert.models.encoder import Encoder as Encoder
     from kbert.models.generators.decoder import Decoder as Decoder
     from kbert.models.generators.decoder_encoder import DecoderEncoder as DecoderEncoder
-    from kbert.models.generators.description import GeneratorDescription as GeneratorDescription
+    from kbert.models.generators.description import (
+        GeneratorDescription as GeneratorDescription,
+        Seq2SeqDescription as Seq2SeqDescription,
+    )
     from kbert.models.generators.prefix_seq2seq import PrefixSeq2Seq as PrefixSeq2Seq
     from kbert.models.generators.seq2seq import Seq2Seq as Seq2Seq
     from kbert.models.parts import Part as Part

@@ -175,8 +175,8 @@ def describe(name_or_config: str | Config) -> Any:
         name_or_config: name of a model that `kbert.family` lists, or a config.
 
     Returns:
-        A `Description`; an `ElmoDescription` for an ELMo, a `GeneratorDescription` for a decoder or
-        an encoder-decoder.
+        A `Description`; an `ElmoDescription` for an ELMo, a `GeneratorDescription` for a
+        decoder, a `Seq2SeqDescription` for an encoder-decoder.
 
     Raises:
         TypeError: the argument is neither a name nor a config.

@@ -11,9 +11,11 @@ positions, `V` vocabulary, `E` embedding width.
 
 import dataclasses
 import math
+from typing import Any
 
 from kbert.configs.encoder import EncoderConfig
 from kbert.configs.reformer import LSH, ReformerConfig
+from kbert.configs.seq2seq import Seq2SeqConfig
 from kbert.core.devices import PRECISIONS
 from kbert.layers import fused
 
@@ -47,12 +49,12 @@ class TrainingMemory:
 
     Attributes:
         weights: weights of encoder and heads in float32, and their copies in a smaller dtype.
-        gradients: one float32 for each weight; two for the token table, which the embeddings and
-            the masked-LM head share.
+        gradients: one float32 for each weight; for the token table one for each use: embeddings
+            (of a source and of a target) and output.
         moments: slots of the optimizer for each weight.
         activations: tensors that the forward pass keeps for the backward pass, and the work space
             of one layer.
-        logits: logits of the masked-LM head, their softmax and gradient.
+        logits: logits of the masked-LM head or of the targets, their softmax and gradient.
         compiled: memory of XLA for the compiled functions of a step (`kbert.layers.fused`, AdamW).
     """
 
@@ -102,20 +104,7 @@ def estimate_memory(
         >>> estimate_memory(config, 10_000, batch_size=2, sequence_length=16).moments
         81648
     """
-    if precision not in PRECISIONS:
-        raise ValueError(
-            f"`precision` must be one of {', '.join(PRECISIONS)}. Received: {precision!r}"
-        )
-    if batch_size < 1 or optimizer_slots < 0:
-        raise ValueError(
-            "`batch_size` must be at least 1 and `optimizer_slots` at least 0. Received: "
-            f"batch_size={batch_size}, optimizer_slots={optimizer_slots}"
-        )
-    if not 1 <= sequence_length <= config.max_positions:
-        raise ValueError(
-            f"`sequence_length` must be between 1 and {config.max_positions} (the model's "
-            f"max_positions). Received: {sequence_length}"
-        )
+    check_step(config, batch_size, precision, optimizer_slots, sequence_length=sequence_length)
     table = config.vocabulary_size * config.embedding_width
     trained = parameters + _heads(config)
     # All weights but the token table are cast to the smaller dtype.
@@ -125,7 +114,7 @@ def estimate_memory(
     masked = batch_size * (math.ceil(0.15 * sequence_length) + 1)  # B · P
     windows = [config.window(layer) for layer in range(config.num_layers)]
     of_window = {
-        window: _layer(config, batch_size, sequence_length, precision, window)
+        window: layer_memory(config, batch_size, sequence_length, precision, window)
         for window in set(windows)
     }
     kept_bytes = sum(of_window[window][0] for window in windows)
@@ -141,18 +130,38 @@ def estimate_memory(
         moments=_FULL * trained * optimizer_slots,
         activations=kept_bytes + work,
         logits=_FULL * _LOGITS * masked * config.vocabulary_size,
-        compiled=_compiled(config),
+        compiled=compiled_memory(config.hidden_size, 16 * config.num_blocks + 14),
     )
 
 
-def _compiled(config: EncoderConfig) -> int:
+def check_step(
+    config: Any, batch_size: int, precision: str, optimizer_slots: int, **lengths: int
+) -> None:
+    """Raises ValueError if a step is impossible; `lengths` are name -> tokens of a sequence."""
+    if precision not in PRECISIONS:
+        raise ValueError(
+            f"`precision` must be one of {', '.join(PRECISIONS)}. Received: {precision!r}"
+        )
+    if batch_size < 1 or optimizer_slots < 0:
+        raise ValueError(
+            "`batch_size` must be at least 1 and `optimizer_slots` at least 0. Received: "
+            f"batch_size={batch_size}, optimizer_slots={optimizer_slots}"
+        )
+    for name, length in lengths.items():
+        if not 1 <= length <= config.max_positions:
+            raise ValueError(
+                f"`{name}` must be between 1 and {config.max_positions} (the model's "
+                f"max_positions). Received: {length}"
+            )
+
+
+def compiled_memory(width: int, num_weights: int) -> int:
     """Returns the bytes that XLA allocates for compiled functions until the process ends.
 
-    They were measured, as no formula is known; 0 if the model does not use compiled functions.
+    They were measured, as no formula is known; 0 if layers of `width` columns use no compiled
+    functions. `num_weights` is the number of weight tensors.
     """
-    if not fused.fuses(config.hidden_size, training=True):
-        return 0
-    return _COMPILED + _COMPILED_WEIGHT * (16 * config.num_blocks + 14)
+    return _COMPILED + _COMPILED_WEIGHT * num_weights if fused.fuses(width, training=True) else 0
 
 
 def _heads(config: EncoderConfig) -> int:
@@ -191,8 +200,12 @@ def _reversible(config: ReformerConfig, batch: int, length: int, precision: str)
     return streams + buckets + largest
 
 
-def _layer(
-    config: EncoderConfig, batch: int, length: int, precision: str, window: int | None
+def layer_memory(
+    config: EncoderConfig | Seq2SeqConfig,
+    batch: int,
+    length: int,
+    precision: str,
+    window: int | None = None,
 ) -> tuple[int, int]:
     """Returns the bytes one layer keeps for its backward pass, and those of its work space.
 

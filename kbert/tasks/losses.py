@@ -97,8 +97,10 @@ def smoothed_cross_entropy(
     logits, weights = ops.cast(logits, "float32"), ops.cast(weights, "float32")
     labels = ops.cast(labels, "int32")
     plain = ops.sparse_categorical_crossentropy(labels, logits, from_logits=True)
-    of_label = ops.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
-    smoothed = plain + smoothing * (of_label - ops.mean(logits, axis=-1))
+    smoothed = plain
+    if smoothing:  # without it, gradients of zeros would be as large as the logits
+        of_label = ops.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
+        smoothed = plain + smoothing * (of_label - ops.mean(logits, axis=-1))
     count = ops.sum(weights)
     return (ops.sum(smoothed * weights), count), (ops.sum(plain * weights), count)
 

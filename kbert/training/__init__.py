@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from kbert.core import late
 
 if TYPE_CHECKING:
+    from kbert.training.optimization.adafactor import Adafactor as Adafactor
     from kbert.training.optimization.freezing import freeze as freeze, thaw as thaw
     from kbert.training.optimization.layer_rates import layer_scales as layer_scales
     from kbert.training.optimization.optimizers import AdamW as AdamW, Lamb as Lamb

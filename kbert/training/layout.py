@@ -4,7 +4,7 @@
 attention and of the feed-forward part is split by columns, the second by rows. Token tables are
 split by columns too, as the size of a vocabulary rarely divides. Small weights are replicated on
 every device: positions, normalisation, poolers, task heads. The optimizer's slots have the layout
-of their weights.
+of their weights; Adafactor's means of rows and of columns are replicated.
 
 The compiler exchanges missing parts, so the numbers are those of one device in any layout. Query,
 key and value are one kernel here, and half of it is not half of each. So their heads are exchanged

@@ -4,7 +4,9 @@ import kbert
 from kbert.catalog.families import family_row
 from kbert.catalog.recipe import OBJECTIVES
 from kbert.catalog.recipes import RECIPES, recipe, table
+from kbert.data.denoising.noise import make_noise
 from kbert.training.optimization.optimizers import OPTIMIZERS
+from kbert.training.optimization.schedules import WarmupDecay
 from kbert.training.optimization.settings import DECAYS, JOINS
 from kbert.training.run.phases import parse_phases
 
@@ -27,7 +29,11 @@ def test_every_value_is_one_that_kbert_knows(name):
     counted_in_tokens = found.objective == "translation"
     assert (found.batch_size is None) == (found.phases is None) == counted_in_tokens
     assert (found.batch_tokens is None) == (found.label_smoothing is None) != counted_in_tokens
-    masks = found.objective not in ("language_model", "causal_lm", "memory_lm", "translation")
+    without = ("language_model", "causal_lm", "memory_lm", "denoising", "translation")
+    masks = found.objective not in without
+    assert (found.noise is not None) == (found.objective == "denoising")
+    if found.noise is not None:
+        assert make_noise(found.noise).to_text() == found.noise
     assert (found.segments is not None) == (found.masking is not None) == masks
     assert (found.masked_share is not None) == (found.replacement is not None) == masks
     assert (found.negatives is not None) == (found.objective == "language_model")
@@ -70,6 +76,37 @@ def test_published_values():
     for found in (base, big):  # section 5.3
         width = kbert.family(found.model).hidden_size
         assert found.learning_rate == pytest.approx(width**-0.5 * 4_000**-0.5)
+
+
+def test_published_values_of_encoder_decoders():
+    bart, mass, t5, pegasus = map(recipe, ("bart", "mass", "t5", "pegasus"))
+    assert (bart.steps, bart.batch_size, bart.noise) == (500_000, 8000, "bart:targets_begin=false")
+    noise = make_noise(bart.noise)
+    assert (noise.masked_share, noise.mean_span, noise.permuted_share) == (0.3, 3.0, 1.0)
+    assert (mass.learning_rate, mass.warmup_steps, mass.steps) == (5e-4, 10_000, 125_000)
+    assert (mass.batch_size, mass.phases, mass.beta_2) == (4096, "512:1", 0.98)
+    assert make_noise(mass.noise).masked_share == 0.5
+    assert (t5.steps, t5.batch_size, t5.phases) == (524_288, 128, "512:1")
+    noise = make_noise(t5.noise)
+    assert (noise.masked_share, noise.mean_span) == (0.15, 3.0)
+    assert (pegasus.steps, pegasus.batch_size) == (500_000, 8192)
+    noise = make_noise(pegasus.noise)
+    assert (noise.gap_share, noise.kept_share, noise.target_length(512)) == (0.45, 0.2, 256)
+    for found in (t5, pegasus):
+        assert (found.optimizer, found.scale_parameter, found.weight_decay) == (
+            "adafactor",
+            True,
+            0.0,
+        )
+        schedule = WarmupDecay(
+            *(found.learning_rate, found.steps, found.warmup_steps, found.decay),
+            join=found.decay_join,
+        )
+        rates = [float(schedule(step)) for step in (0, 9_999, 40_000)]
+        assert rates == pytest.approx([0.01, 0.01, 0.005])
+    counts = {"mass-base-uncased": 123, "mass-middle-uncased": 208, "pegasus-base": 223}
+    for name, millions in counts.items():
+        assert kbert.family(name).count_parameters() // 1_000_000 == millions
 
 
 def test_an_unknown_name_lists_the_close_ones():

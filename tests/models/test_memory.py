@@ -11,6 +11,7 @@ import pytest
 from kbert.catalog.families import family
 from kbert.configs.encoder import EncoderConfig
 from kbert.configs.reformer import ReformerConfig
+from kbert.configs.seq2seq import Seq2SeqConfig
 from kbert.models import describe
 from tests.harness import tiny_config
 
@@ -144,14 +145,101 @@ def test_the_estimate_of_reversible_layers(changes, batch_size, sequence_length)
     compare(config, 0.2, batch_size, sequence_length, "float32", False)
 
 
+def seq2seq(**changes) -> Seq2SeqConfig:
+    sizes = {**WIDE, "num_layers": 3, "max_positions": 512}
+    return Seq2SeqConfig(**{**sizes, **changes})
+
+
+def test_both_sides_and_all_logits_count():
+    def parts(source, target, **changes):
+        config = seq2seq(hidden_size=16, intermediate_size=32, activation="relu", **changes)
+        return describe(config).training_memory(2, source, target)
+
+    before = parts(10, 10, dropout=0.0, attention_dropout=0.0)
+    table = 1000 * 16
+    parameters = describe(seq2seq(hidden_size=16, intermediate_size=32)).parameters
+    assert before.weights == 4 * parameters
+    assert before.moments == 2 * 4 * parameters
+    assert before.gradients == 4 * (parameters + 2 * table)  # source, target, output
+    assert before.logits == 3 * 4 * 2 * 10 * 1000
+    hidden, forwarded, scores = 2 * 10 * 16, 2 * 10 * 32, 2 * 4 * 10 * 10
+    encoder = 4 * (10 * hidden + forwarded + scores)
+    crossing = 4 * (7 * hidden + scores)
+    work = 4 * 4 * scores
+    assert before.activations == 3 * (2 * encoder + crossing) + work
+    deeper = parts(10, 10, dropout=0.0, attention_dropout=0.0, num_decoder_layers=4)
+    assert deeper.activations - before.activations == encoder + crossing
+    longer = parts(10, 20, dropout=0.0, attention_dropout=0.0)
+    assert longer.logits == 2 * before.logits
+    assert longer.activations > before.activations
+    untied = parts(10, 10, output="untied")
+    assert untied.gradients == untied.weights + 4 * table  # the source's and the target's
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"target_length": 513}, "`target_length` must be between 1 and 512 .*Received: 513"),
+        ({"source_length": 0}, "`source_length` must be between 1 and 512 .*Received: 0"),
+        ({"precision": "float16"}, "one of float32, .*mixed_float16. Received: 'float16'"),
+    ],
+    ids=["target", "source", "precision"],
+)
+def test_errors_of_both_sides(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        describe(seq2seq()).training_memory(**{"batch_size": 8, "source_length": 9, **arguments})
+
+
+BART = {"activation": "gelu", "activation_dropout": 0.1, "embeddings": "normalised"}
+T5 = {
+    **{"activation": "gelu_tanh", "feed_forward": "gated", "activation_dropout": 0.1},
+    **{"block": "pre_norm", "norm": "rms", "use_bias": False, "positions": "relative"},
+    **{"output": "untied", "scale_scores": False, "scale_embeddings": False},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.tensorflow
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize(
+    ("changes", "lengths", "precision", "recompute"),
+    [
+        ({}, (256, 64), "float32", False),
+        ({}, (64, 256), "float32", False),
+        ({"vocabulary_size": 20_000}, (128, 128), "float32", False),
+        (BART, (128, 128), "float32", False),
+        (T5, (128, 128), "float32", False),
+        ({}, (256, 128), "mixed_bfloat16", False),
+        ({"num_layers": 6}, (256, 128), "float32", True),
+    ],
+    ids=["source", "target", "logits", "bart", "t5", "bfloat16", "recompute"],
+)
+def test_the_estimate_of_both_sides(changes, lengths, precision, recompute):
+    compare_steps(
+        seq2seq(**changes),
+        0.2,
+        batch_size=32,
+        source_length=lengths[0],
+        target_length=lengths[1],
+        precision=precision,
+        recompute=recompute,
+    )
+
+
 def compare(config, rtol, batch_size, sequence_length, precision, recompute):
     """In a fresh process."""
-    shape = {
-        "batch_size": batch_size,
-        "sequence_length": sequence_length,
-        "precision": precision,
-        "recompute": recompute,
-    }
+    compare_steps(
+        config,
+        rtol,
+        batch_size=batch_size,
+        sequence_length=sequence_length,
+        precision=precision,
+        recompute=recompute,
+    )
+
+
+def compare_steps(config, rtol, **shape):
+    """Compares an estimate with a fresh process that trains; `shape` are its arguments."""
     program = [sys.executable, str(Path(__file__).with_name("train_for_memory.py"))]
     done = subprocess.run(
         [*program, json.dumps({"kind": config.kind, "config": config.to_dict(), **shape})],

@@ -46,9 +46,34 @@ def fit(
     task.fit(tf.data.Dataset.from_tensors(batch).repeat(3), verbose=0)
 
 
+def fit_seq2seq(
+    config: kbert.Seq2SeqConfig, rows: int, lengths: list[int], precision: str, recompute: bool
+) -> None:
+    """Three steps on random sources and targets, through all of `Translator`."""
+    rng = np.random.default_rng(0)
+    batch = {"weights": np.ones((rows, lengths[1]), "float32")}
+    for side, length in zip(("encoder", "decoder"), lengths, strict=True):
+        ids = rng.integers(1, config.vocabulary_size, (rows, length)).astype("int32")
+        batch |= {f"{side}_token_ids": ids, f"{side}_padding_mask": np.ones_like(ids)}
+    batch["targets"] = batch["decoder_token_ids"]
+    words = [f"w{i}" for i in range(config.vocabulary_size - 5)]
+    tokenizer = kbert.WordPieceTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words])
+    task = kbert.Translator(kbert.Seq2Seq(config, dtype=precision), tokenizer, label_smoothing=0.0)
+    task.compile(kbert.training.AdamW(1e-4), jit_compile=False, recompute=recompute)
+    task.fit(tf.data.Dataset.from_tensors(batch).repeat(3), verbose=0)
+
+
 def main() -> None:
     case = json.loads(sys.argv[1])
     config = kbert.core.registry.get("config", case["kind"]).from_dict(case["config"])
+    if config.kind == "seq2seq":
+        lengths = [case["source_length"], case["target_length"]]
+        tiny = {"vocabulary_size": 50, "hidden_size": 8, "num_heads": 1, "num_layers": 1}
+        fit_seq2seq(config.replace(**tiny), 2, [16, 16], case["precision"], case["recompute"])
+        before = status("VmRSS")
+        fit_seq2seq(config, case["batch_size"], lengths, case["precision"], case["recompute"])
+        print(status("VmHWM") - before)
+        return
     shape = (case["batch_size"], case["sequence_length"], case["precision"], case["recompute"])
     # Threads, kernels and modules that any first step loads.
     tiny = config.replace(vocabulary_size=50, intermediate_size=8)

@@ -51,6 +51,55 @@ def test_a_dry_run_shows_both_sides(data_dir, tmp_path, call, capsys):
     assert "  target: " in out
 
 
+SHOWN = {
+    "bart": ("[MASK]", "[CLS]"),
+    "t5": ("[unused0]",),
+    "mass": ("[MASK]", " at positions "),
+    "pegasus": ("[MASK]", "[SEP]"),
+}
+
+
+@pytest.fixture(scope="module")
+def with_sentinels(tmp_path_factory, tiny_vocabulary):
+    sentinels = [f"[unused{n}]" for n in range(4)]
+    return write_corpus(tmp_path_factory.mktemp("sentinels"), [*tiny_vocabulary, *sentinels])
+
+
+def recipe_arguments(data_dir, model_dir, recipe, *flags) -> list[str]:
+    left_out = ("--objective=", "--model=")
+    sized = [x for x in arguments(data_dir, model_dir) if not x.startswith(left_out)]
+    return [*sized, f"--recipe={recipe}", *flags]
+
+
+@pytest.mark.parametrize("recipe", SHOWN)
+def test_a_dry_run_of_a_recipe_shows_both_sides(with_sentinels, tmp_path, call, capsys, recipe):
+    from pipelines import pretrain
+
+    call(pretrain, *recipe_arguments(with_sentinels, tmp_path, recipe, "--dry_run"))
+    out = capsys.readouterr().out
+    assert f"recipe {recipe}: " in out
+    assert "sequence_length=24 (512:1)" in out
+    assert "  target: " in out
+    for word in SHOWN[recipe]:
+        assert word in out
+
+
+@pytest.mark.parametrize("recipe", ["t5", pytest.param("pegasus", marks=pytest.mark.slow)])
+def test_adafactor_resumes_to_the_same_numbers(with_sentinels, tmp_path, call, recipe):
+    """The second run stops after two steps, and its second command ends it."""
+    from pipelines import pretrain
+
+    flags = ("--checkpoint_every=2", "--steps=4", "--warmup_steps=1", "--allow_changes=steps")
+    call(pretrain, *recipe_arguments(with_sentinels, tmp_path / "whole", recipe, *flags))
+    broken = recipe_arguments(with_sentinels, tmp_path / "broken", recipe, *flags)
+    call(pretrain, *broken, "--steps=2")
+    call(pretrain, *broken)
+    whole, again = ((tmp_path / x / "steps.jsonl").read_text() for x in ("whole", "broken"))
+    assert whole == again
+    settings = json.loads((tmp_path / "whole" / "run.json").read_text())["settings"]
+    assert (settings["optimizer"], settings["decay_join"]) == ("adafactor", "constant")
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [

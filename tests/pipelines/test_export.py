@@ -2,13 +2,17 @@
 
 import re
 
+import numpy as np
 import pytest
+import tensorflow as tf
 from absl import flags
 from absl.testing import flagsaver
 
 import kbert
+from kbert.decoding import Beam, Constraints
 from pipelines import export
 from tests.harness import tiny_config
+from tests.tasks.generation import writing
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.graphs]
 
@@ -52,6 +56,40 @@ def test_a_saved_model_is_the_default(preset, tmp_path, capsys):
     assert (tmp_path / "out/1/saved_model.pb").exists()
 
 
+def test_a_saved_model_writes_as_the_flags_say(tmp_path):
+    task = writing.causal_lm()
+    task.save_to_preset(tmp_path / "preset")
+    program(
+        *(f"--preset={tmp_path}/preset", f"--output_dir={tmp_path}/out", "--max_new_tokens=4"),
+        *("--beam_width=3", "--normalisation=length", "--early_stopping=true", "--num_results=2"),
+        *("--no_repeat_ngram_size=1", "--forced_first_id=7"),
+    )
+    served = tf.saved_model.load(str(tmp_path / "out/1")).signatures["generate"]
+    found = served(prompt=tf.constant(["a b", "c"]))
+    expected, scores = task.predict(
+        ["a b", "c"],
+        method=Beam(3, num_results=2, normalisation="length", early_stopping=True),
+        constraints=Constraints(no_repeat_ngram_size=1, forced_first_id=7),
+        max_new_tokens=4,
+        return_scores=True,
+    )
+    assert [[x.decode() for x in row] for row in found["continuation"].numpy()] == expected
+    np.testing.assert_allclose(found["scores"], scores, atol=1e-4)
+
+
+@pytest.mark.slow
+def test_an_onnx_model_writes_as_the_flags_say(tmp_path):
+    pytest.importorskip("onnxruntime")
+    writing.translator(sigma=0.3).save_to_preset(tmp_path / "preset")
+    flags = ("--max_new_tokens=4", "--beam_width=2", "--length_penalty=1", "--min_new_tokens=2")
+    out = tmp_path / "out"
+    program(f"--preset={tmp_path}/preset", f"--output_dir={out}", "--format=onnx", *flags)
+    settings = kbert.export.folder.read_description(out)["settings"]
+    assert settings["method"]["settings"]["width"] == 2
+    assert settings["method"]["settings"]["length_penalty"] == 1.0
+    assert settings["constraints"]["settings"]["min_new_tokens"] == 2
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -61,6 +99,7 @@ def test_a_saved_model_is_the_default(preset, tmp_path, capsys):
             ["--format=onnx", "--beam_width=1"],
             "require a task that generates text. Received: method",
         ),
+        (["--beam_width=2", "--top_k=3"], 'beam_width requires method="beam"'),
         (["--format=onnx", "--max_bytes=9"], "Received: max_bytes=9 with format='onnx'"),
         (["--max_new_tokens=9"], "unexpected keyword argument 'max_new_tokens'"),
         (["--tolerance=1"], "--format=savedmodel and --tolerance"),

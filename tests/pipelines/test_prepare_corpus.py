@@ -155,6 +155,15 @@ def test_a_sentencepiece_file(corpus):
         program(text, f"--vocabulary={model}", f"--output_dir={corpus}/cased")
 
 
+def test_a_trained_vocabulary_has_sentinels(corpus):
+    arguments = (f"--input={corpus}/a.txt", "--tokenizer=unigram", "--vocabulary_size=90")
+    program(*arguments, f"--output_dir={corpus}/out", "--num_sentinels=3")
+    tokenizer = kbert.load_tokenizer(corpus / "out")
+    assert tokenizer.vocabulary[5:8] == [f"<extra_id_{n}>" for n in range(3)]
+    with pytest.raises(SystemExit, match=r"with another vocabulary.*num_sentinels"):
+        program(*arguments, f"--output_dir={corpus}/out")
+
+
 def test_kinds_that_do_not_fit(corpus, tiny_vocabulary):
     kbert.WordPieceTokenizer(tiny_vocabulary).save(corpus / "model")
     arguments = (f"--input={corpus}/a.txt", f"--output_dir={corpus}/out")
@@ -220,6 +229,8 @@ def test_flags_that_must_be_there():
         program("--input=a", "--vocabulary_size=80")
     common = ("--input=a", "--output_dir=b")
     both = ("--vocabulary=c", "--vocabulary_size=9")
+    with pytest.raises(flags.IllegalFlagValueError, match="--num_sentinels requires a vocabulary"):
+        program("--input=a", "--output_dir=b", "--vocabulary=c", "--num_sentinels=2")
     for wrong in ((), ("--tokenizer=bpe",), both, (*both, "--tokenizer=words")):
         with pytest.raises(
             flags.IllegalFlagValueError, match="one of --vocabulary and --vocabulary_size"

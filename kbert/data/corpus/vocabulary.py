@@ -37,6 +37,7 @@ def train_or_reuse_tokenizer(
     *,
     kind: str = "wordpiece",
     lowercase: bool | None = None,
+    num_sentinels: int = 0,
     field: str = "text",
     on_bad_utf8: str = "fail",
     used_by: str | os.PathLike | None = None,
@@ -56,6 +57,7 @@ def train_or_reuse_tokenizer(
         kind: "wordpiece", "bpe", "unigram" or "words".
         lowercase: whether text is lower-cased and accents are removed; None chooses the default of
             the kind, see `kbert.tokenizers.train_tokenizer`.
+        num_sentinels: number of sentinels for T5's noise, see `train_tokenizer`.
         field: name of the text field in JSON lines and TensorFlow data sets.
         on_bad_utf8: "fail" raises at the first bad byte, "replace" inserts U+FFFD instead.
         used_by: path that, if it exists, depends on the tokenizer; None is the manifest of shards
@@ -88,6 +90,7 @@ def train_or_reuse_tokenizer(
         "kind": kind,
         "vocabulary_size": vocabulary_size,
         "lowercase": lowercase,
+        "num_sentinels": num_sentinels,
         "on_bad_utf8": on_bad_utf8,
         "sources": [source.identity() for source in opened],
     }
@@ -113,7 +116,11 @@ def train_or_reuse_tokenizer(
     check_kind(folder, kind)
     texts = (text for source in opened for text in source.documents())
     trained = tokenizers.train_tokenizer(
-        texts, vocabulary_size, kind=kind, lowercase=lowercase, progress=progress
+        *(texts, vocabulary_size),
+        kind=kind,
+        lowercase=lowercase,
+        num_sentinels=num_sentinels,
+        progress=progress,
     )
     names = save_tokenizer(trained, folder, os.fspath(folder / _STAGING))
     # The record is written last, so it never describes files that do not exist yet.
@@ -184,7 +191,7 @@ def _differences(record: dict, origin: dict, folder: Path) -> list[str]:
     if not record:
         return [f"no {RECORD}"]
     settings = {name: x for name, x in origin.items() if name not in ("sources", _VERSION)}
-    differences = changes(record, settings)
+    differences = changes({"num_sentinels": 0, **record}, settings)  # 1.0.0 has no sentinels
     if record.get("sources") != origin["sources"]:
         differences.append(_OTHER_SOURCES)
     for name, checksum in record["files"].items():

@@ -44,17 +44,9 @@ def denoising_dataset(
 ) -> tf.data.Dataset:
     """Returns batches for pretraining an encoder-decoder, from shards or directly from text.
 
-    `noise` chooses what the encoder reads and what the decoder predicts:
-
-    - "bart": text with masked spans and permuted sentences -> the text (`bart.Bart`);
-    - "t5": text with sentinels instead of spans -> the spans (`spans.SpanCorruption`);
-    - "mass": text with half of it masked, a contiguous fragment -> the fragment (`mass.Mass`);
-    - "pegasus": text without its most important sentences -> these sentences
-      (`gap_sentences.GapSentences`);
-    - "prefix_lm": the beginning of a text -> the rest (`prefix.PrefixLM`).
-
-    These classes of `kbert.data.denoising` describe their options, which follow the name after a
-    colon: "t5:masked_share=0.2".
+    `noise` chooses what the encoder reads and what the decoder predicts. Its kinds are classes of
+    `kbert.data.denoising`, which describe both sides and their options. Options follow the name
+    after a colon: "t5:masked_share=0.2".
 
     Args:
         data: folder written by `prepare_corpus`, several folders, or text, with the same options as

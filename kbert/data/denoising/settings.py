@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from kbert.core.late import TABLE
 from kbert.core.options import option
 from kbert.data.denoising.noise import Noise, make_noise
 from kbert.data.denoising.rows import LAYOUTS
@@ -24,8 +25,8 @@ class DenoisingSettings(StreamSettings):
 
     noise: str = option(
         "bart",
-        help="Kind of noise: bart, t5, mass, pegasus or prefix_lm. Options may follow a colon, as "
-        "in t5:masked_share=0.2,mean_span=4.",
+        help=f"Kind of noise: {', '.join(TABLE['noise'])}. Options may follow a colon, as in "
+        "t5:masked_share=0.2,mean_span=4.",
     )
     sequence_length: int = option(
         512,
@@ -39,15 +40,13 @@ class DenoisingSettings(StreamSettings):
         None,
         help="How sequences are made from text: single is contiguous text of one document, "
         "doc_sentences whole sentences of one document, joined the text of all documents without "
-        "separators, in full sequences. Default: that of the noise: bart, mass and pegasus "
-        "doc_sentences, t5 and prefix_lm joined.",
+        "separators, in full sequences. Default: that of the noise.",
         choices=list(LAYOUTS),
     )
     decoder_start: str | None = option(
         None,
-        help="Role of the token that begins the decoder's input. Default: that of the noise: bart "
-        "sep, t5, pegasus and prefix_lm pad. mass has none: its decoder begins with the token "
-        "before the fragment.",
+        help="Role of the token that begins the decoder's input. Default: that of the noise, which "
+        "may be a token of the text (mass).",
         choices=list(_STARTS),
     )
 

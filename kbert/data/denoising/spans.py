@@ -71,8 +71,8 @@ class SpanCorruption(Noise):
                 f"sequence_length={sequence_length} requires {required} sentinels, one for each "
                 "masked span of a row, which are tokens named <extra_id_0>, <extra_id_1>, … or "
                 "[unused0], [unused1], …: use a vocabulary with more of them, such as T5's, "
-                "BERT's, or one of kbert.tokenizers.train_wordpiece with num_unused; or raise "
-                f"`mean_span`. Received: {available}"
+                "BERT's, or one of kbert-prepare-corpus --num_sentinels; or raise `mean_span`. "
+                f"Received: {available}"
             )
 
     def max_spans(self, sequence_length: int) -> int:

@@ -1,4 +1,4 @@
-"""Parameter counts of decoders and encoder-decoders, by formula."""
+"""Sizes of decoders and encoder-decoders, and the memory of training the latter, by formula."""
 
 import dataclasses
 from typing import Any
@@ -7,6 +7,8 @@ from kbert.catalog.families import Row
 from kbert.configs.decoder import DecoderConfig
 from kbert.configs.seq2seq import Seq2SeqConfig
 from kbert.models.edits import count_edits
+from kbert.models.generators.memory import estimate_seq2seq_memory
+from kbert.models.memory import TrainingMemory
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,17 +36,22 @@ class GeneratorDescription:
         """Number of trained parameters of the kbert model."""
         return self.parameters - self.unused_parameters
 
+    def _layers(self) -> str:
+        """Returns the numbers of layers in words."""
+        return f"{self.config.num_layers}"
+
+    def _more(self) -> dict[str, str]:
+        """Returns further lines of the table."""
+        return {}
+
     def __str__(self) -> str:
         config = self.config
-        layers, positions = f"{config.num_layers}", f"{config.max_positions:,}"
-        if isinstance(config, Seq2SeqConfig):
-            layers = f"{layers} of the encoder, {config.decoder_layers} of the decoder"
-            positions = f"{positions}, {config.positions}"
-        elif config.positions != "learned":
+        positions = f"{config.max_positions:,}"
+        if config.positions != "learned":
             positions = f"{positions}, {config.positions}"
         lines = {
             "model": self.name or "a custom config",
-            "layers": f"{layers}, {config.block}",
+            "layers": f"{self._layers()}, {config.block}",
             "hidden width": f"{config.hidden_size:,}, {config.num_heads} heads",
             "feed-forward width": f"{config.intermediate_size:,}, {config.activation}"
             + (", gated" if config.feed_forward == "gated" else ""),
@@ -53,8 +60,76 @@ class GeneratorDescription:
             "positions": positions,
             "parameters": f"{self.parameters:,}",
             **({"held by kbert": f"{self.held_parameters:,}"} if self.unused_parameters else {}),
+            **self._more(),
         }
         return "\n".join(f"{name:20}{value}" for name, value in lines.items())
+
+
+@dataclasses.dataclass(frozen=True)
+class Seq2SeqDescription(GeneratorDescription):
+    """Sizes, parameter counts and training memory of an encoder-decoder.
+
+    The attributes are those of `GeneratorDescription`.
+    """
+
+    config: Seq2SeqConfig
+
+    def training_memory(
+        self,
+        batch_size: int,
+        source_length: int,
+        target_length: int | None = None,
+        *,
+        precision: str = "float32",
+        optimizer_slots: int = 2,
+        recompute: bool = False,
+        label_smoothing: float = 0.0,
+    ) -> TrainingMemory:
+        """Estimates the memory in bytes of a training step, by formula: both sides and the logits.
+
+        The estimate is for TensorFlow without XLA, see `Description.training_memory`.
+
+        Args:
+            batch_size: rows in a step on one device, or in a micro-batch.
+            source_length: tokens of a source.
+            target_length: tokens of a target; None = `source_length`.
+            precision: "float32", "mixed_bfloat16" or "mixed_float16".
+            optimizer_slots: numbers that the optimizer stores for each weight: 2 for AdamW, 0 for
+                Adafactor.
+            recompute: whether only the input of each layer is kept for the gradient.
+            label_smoothing: label smoothing of the loss; above 0 it needs more memory.
+
+        Returns:
+            The parts and their sum, in bytes.
+
+        Raises:
+            ValueError: a number is out of range, or the precision is unknown.
+
+        Example:
+            >>> from kbert.models import describe
+            >>> bart = describe("facebook/bart-base")
+            >>> f"{bart.training_memory(8, 512).total / 1e9:.1f} GB"
+            '13.1 GB'
+        """
+        return estimate_seq2seq_memory(
+            self.config,
+            batch_size=batch_size,
+            source_length=source_length,
+            target_length=source_length if target_length is None else target_length,
+            precision=precision,
+            optimizer_slots=optimizer_slots,
+            recompute=recompute,
+            label_smoothing=label_smoothing,
+        )
+
+    def _layers(self) -> str:
+        config = self.config
+        return f"{config.num_layers} of the encoder, {config.decoder_layers} of the decoder"
+
+    def _more(self) -> dict[str, str]:
+        length = min(128, self.config.max_positions)
+        memory = self.training_memory(32, length).total / 2**30
+        return {"memory to train": f"about {memory:.1f} GiB at 32 x {length} tokens in float32"}
 
 
 def describe_generator(row: Row, name: str | None = None) -> GeneratorDescription:
@@ -74,4 +149,5 @@ def describe_generator(row: Row, name: str | None = None) -> GeneratorDescriptio
     if config.kind == DecoderConfig.kind:
         total += count_edits(config, [config.kernels()] * config.num_layers)
     unused = row.unused_rows * config.hidden_size
-    return GeneratorDescription(name, config, total + unused, row.tokenizer, unused)
+    kind = GeneratorDescription if config.kind == DecoderConfig.kind else Seq2SeqDescription
+    return kind(name, config, total + unused, row.tokenizer, unused)

@@ -9,7 +9,7 @@ from kbert.core.late import tf
 from kbert.core.options import option
 from kbert.data.translation.dataset import NUM_SHAPES, translation_dataset
 from kbert.data.translation.pairs import EncodedPairs, encode_pairs
-from kbert.decoding import Beam, Greedy
+from kbert.decoding.options import EvaluationOptions
 from kbert.io import fingerprints
 from kbert.metrics import bleu
 from kbert.tasks.settings import StepsSettings
@@ -27,7 +27,7 @@ TRANSFORMER: dict[str, Any] = {
 }
 
 
-class PairsSettings(StepsSettings):
+class PairsSettings(StepsSettings, EvaluationOptions):
     """Settings of `TextToText.fit` on pairs, when it trains for a number of `steps`.
 
     Args:
@@ -55,18 +55,6 @@ class PairsSettings(StepsSettings):
         help="Maximum number of batch shapes. A compiled step is compiled once for each; fewer "
         "shapes need more padding.",
         at_least=1,
-    )
-    beam_width: int = option(
-        4,
-        help="Beam width of the translations that BLEU is measured on; 1: greedy.",
-        at_least=1,
-        changes_numbers=False,
-    )
-    length_penalty: float = option(
-        0.6,
-        help="Length penalty a: beams are ranked by log P / ((5 + length) / 6) ** a.",
-        at_least=0,
-        changes_numbers=False,
     )
 
 
@@ -210,8 +198,7 @@ class PairsObjective(StepsObjective):
             self.task.source_rows(sources)
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from error
-        width, penalty = self.options.beam_width, self.options.length_penalty
-        method = Greedy() if width == 1 else Beam(width=width, length_penalty=penalty)
+        method = self.options.search
 
         def scores() -> dict[str, float]:
             translations = self.task.predict(sources, method=method, verbose=0)

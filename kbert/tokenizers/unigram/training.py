@@ -40,6 +40,7 @@ def train_unigram(
     preparation: bool | None = None,
     layout: str = "sentencepiece",
     user_defined: Iterable[str] | None = None,
+    num_sentinels: int = 0,
     character_coverage: float = 0.9999,
     max_sentences: int = 2_000_000,
     seed: int = 0,
@@ -68,6 +69,8 @@ def train_unigram(
             <pad>, <mask>, <eod>.
         user_defined: strings that are always separate pieces. None = ALBERT's ( ) " - . – £ €,
             for "xlnet" these and <eop>, and for the other layouts none.
+        num_sentinels: number of "<extra_id_0>", "<extra_id_1>", …, T5's sentinels, which no text
+            contains.
         character_coverage: share of the characters of the texts that are pieces.
         max_sentences: maximum number of lines to train on.
         seed: random seed of the sample of lines.
@@ -114,7 +117,7 @@ def train_unigram(
             normalization_rule_name="nmt_nfkc",
             num_threads=_NUM_THREADS,
             minloglevel=2,
-            **_pieces(layout, user_defined),
+            **_pieces(layout, user_defined, num_sentinels),
         )
     except RuntimeError as error:
         reason = str(error).rpartition("] ")[2]  # without the line in sentencepiece's source
@@ -126,11 +129,12 @@ def train_unigram(
     return model.getvalue()
 
 
-def _pieces(layout: str, user_defined: Iterable[str] | None) -> dict[str, Any]:
+def _pieces(layout: str, user_defined: Iterable[str] | None, num_sentinels: int) -> dict[str, Any]:
     """Returns sentencepiece's arguments for special and user-defined pieces, by name.
 
     `user_defined`: strings that are always separate pieces; None = the usual ones of `layout`.
     """
+    control: tuple[str, ...] = ()
     if first := layout_named(layout).first:
         pieces: dict[str, Any] = {f"{role}_id": -1 for role in _ROLES.values()}
         pieces |= {f"{_ROLES[piece]}_id": number for number, piece in enumerate(first)}
@@ -138,14 +142,18 @@ def _pieces(layout: str, user_defined: Iterable[str] | None) -> dict[str, Any]:
         usual: tuple[str, ...] = ()
     elif layout == "xlnet":
         pieces = {"unk_id": 0, "bos_id": 1, "eos_id": 2, "pad_id": -1}
-        pieces["control_symbols"] = list(_XLNET_CONTROL)
+        control = _XLNET_CONTROL
         usual = _XLNET_USER_DEFINED
     else:
         pieces = {"pad_id": 0, "unk_id": 1, "bos_id": -1, "eos_id": -1}
-        pieces["control_symbols"] = list(_ALBERT_CONTROL)
+        control = _ALBERT_CONTROL
         usual = _ALBERT_USER_DEFINED
+    sentinels = [f"<extra_id_{number}>" for number in range(num_sentinels)]
     chosen = usual if user_defined is None else user_defined
-    return pieces | {"user_defined_symbols": list(chosen)}
+    return pieces | {
+        "control_symbols": [*control, *sentinels],
+        "user_defined_symbols": list(chosen),
+    }
 
 
 def _sample(lines: Iterable[bytes], size: int, seed: int) -> list[bytes]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import keras
 from keras import ops
@@ -18,30 +18,15 @@ from kbert.catalog.recipe import OPTIMIZER_SETTINGS
 from kbert.core.graphs import graph
 from kbert.core.late import tf
 from kbert.core.types import Tensor
-
-Rate: TypeAlias = float | keras.optimizers.schedules.LearningRateSchedule
+from kbert.training.optimization.adafactor import Adafactor
+from kbert.training.optimization.decaying import DecayingOptimizer, Rate, decays
 
 # Number of weights from which a step's update is compiled as a whole; that takes a second or more.
 MIN_FUSED = 1_000_000
 
-# Pruning scores count by their order only, and decay alone must not change a weight's rank.
-NOT_DECAYED = ("gamma", "beta", "bias", "scores")
 
-
-def decays(variable: keras.Variable) -> bool:
-    """Whether weight decay applies: not to biases, LayerNorm and scores, by name and rank.
-
-    Example:
-        >>> layer = keras.layers.Dense(2)
-        >>> layer.build((None, 3))
-        >>> [(v.name, decays(v)) for v in layer.variables]
-        [('kernel', True), ('bias', False)]
-    """
-    return len(variable.shape) > 1 and not variable.name.endswith(NOT_DECAYED)
-
-
-class _Moments(keras.optimizers.Optimizer):
-    """Base with first and second moments and decoupled weight decay; subclasses define the step."""
+class _Moments(DecayingOptimizer):
+    """Base with the moments of Adam; subclasses define the step."""
 
     def __init__(
         self,
@@ -56,81 +41,20 @@ class _Moments(keras.optimizers.Optimizer):
         ema: float | None = None,
         name: str | None = None,
     ) -> None:
-        super().__init__(learning_rate=learning_rate, name=name)
-        if weight_decay < 0:
-            raise ValueError(f"`weight_decay` must not be negative. Received: {weight_decay}")
+        super().__init__(
+            learning_rate, weight_decay=weight_decay, rate_scales=rate_scales, ema=ema, name=name
+        )
         for key, beta in (("beta_1", beta_1), ("beta_2", beta_2)):
             if not 0 <= beta < 1:
                 raise ValueError(f"`{key}` must be at least 0 and less than 1. Received: {beta}")
-        if ema is not None and not 0 < ema < 1:
-            raise ValueError(f"`ema` must be above 0 and less than 1. Received: {ema}")
-        # Not Keras' `use_ema`: `fit` would replace the weights by the average after each phase.
-        self.ema = ema
-        self.averages: list[keras.Variable] = []
-        # Not Keras' `weight_decay`: the base class would apply it itself.
-        self.decay = weight_decay
         self.beta_1 = beta_1
         self.beta_2 = beta_2
         self.epsilon = epsilon
         self.bias_correction = bias_correction
-        self.rate_scales = {
-            path: keras.saving.deserialize_keras_object(scale) if isinstance(scale, dict) else scale
-            for path, scale in (rate_scales or {}).items()
-        }
-        # True if gradients are already summed over all replicas, as in `TrainStep`.
-        self.gradients_are_summed = False
-        self._gradient_scale: Tensor | None = None
 
-    def build(self, variables: Sequence[keras.Variable]) -> None:
-        """Creates the moments of `variables`; ValueError if `rate_scales` names others."""
-        if self.built:
-            return
-        unknown = sorted(set(self.rate_scales) - {v.path for v in variables})
-        if unknown:
-            raise ValueError(
-                "`rate_scales` must name weights that are trained, by their paths. "
-                f"Received: {', '.join(unknown)}"
-            )
-        super().build(variables)
+    def add_state(self, variables: Sequence[keras.Variable]) -> None:
+        """Creates the moments of `variables`."""
         self._moments, self._squares = self.add_optimizer_variables(variables, ["m", "v"])
-        if self.ema is not None:
-            (self.averages,) = self.add_optimizer_variables(variables, ["average"])
-        self._decays = [decays(v) for v in variables]
-        self._scales = [self.rate_scales.get(v.path, 1.0) for v in variables]
-
-    def apply(
-        self,
-        grads: Sequence[Tensor],
-        trainable_variables: Sequence[keras.Variable] | None = None,
-        *,
-        scale: Tensor | None = None,
-    ) -> None:
-        """Like Keras' `apply`; with `scale`, all gradients are multiplied by it (clipping)."""
-        self._gradient_scale = scale
-        try:
-            super().apply(grads, trainable_variables)
-        finally:
-            self._gradient_scale = None
-
-    def _backend_update_step(
-        self, grads: Sequence[Tensor], trainable_variables: Sequence[Any], learning_rate: Tensor
-    ) -> None:
-        if self._gradient_scale is not None:
-            grads = [g * ops.cast(self._gradient_scale, g.dtype) for g in grads]
-        super()._backend_update_step(grads, trainable_variables, learning_rate)
-
-    def _all_reduce_sum_gradients(
-        self, grads_and_vars: list[tuple[Tensor, keras.Variable]]
-    ) -> list[tuple[Tensor, keras.Variable]]:
-        # Only called on TensorFlow.
-        if self.gradients_are_summed:
-            return grads_and_vars
-        return super()._all_reduce_sum_gradients(grads_and_vars)
-
-    def _scale(self, index: int) -> Any:
-        """Returns the factor of the learning rate of variable number `index` in this update."""
-        scale = self._scales[index]
-        return scale(self.iterations) if callable(scale) else scale
 
     def _beta_powers(self, dtype: str) -> tuple[Tensor, Tensor]:
         """Returns β₁ᵗ and β₂ᵗ of the current update t ≥ 1; 0 and 0 without bias correction."""
@@ -154,37 +78,10 @@ class _Moments(keras.optimizers.Optimizer):
         power_1, power_2 = self._beta_powers(new_m.dtype)
         return ops.sqrt(1 - power_2) / (1 - power_1) * new_m / (ops.sqrt(new_v) + self.epsilon)
 
-    def _follow(self, variable: Any, index: int) -> None:
-        """Updates the moving average of variable number `index`, after an update of the variable.
-
-        The first update sets the average to the variable. Without `ema` this does nothing.
-        """
-        if not self.averages:
-            return
-        average = self.averages[index]
-        ema = ops.where(self.iterations > 0, ops.cast(self.ema, average.dtype), 0.0)
-        self.assign(average, ema * average + (1.0 - ema) * ops.convert_to_tensor(variable))
-
     def get_config(self) -> dict[str, Any]:
         """Returns the settings; a schedule is serialised with them."""
-        config = super().get_config()
-        keys = ("name", "learning_rate")
-        ema_config = {} if self.ema is None else {"ema": self.ema}
-        return (
-            ema_config
-            | {key: config[key] for key in keys}
-            | {
-                "weight_decay": self.decay,
-                "beta_1": self.beta_1,
-                "beta_2": self.beta_2,
-                "epsilon": self.epsilon,
-                "bias_correction": self.bias_correction,
-                "rate_scales": {
-                    path: keras.saving.serialize_keras_object(scale) if callable(scale) else scale
-                    for path, scale in self.rate_scales.items()
-                },
-            }
-        )
+        names = ("beta_1", "beta_2", "epsilon", "bias_correction")
+        return super().get_config() | {name: getattr(self, name) for name in names}
 
 
 @keras.saving.register_keras_serializable("kbert")
@@ -459,6 +356,7 @@ OPTIMIZERS = {
     "muon": Muon,
     "lamb": Lamb,
     "adagrad": keras.optimizers.Adagrad,
+    "adafactor": Adafactor,
 }
 
 
@@ -487,20 +385,12 @@ def make_optimizer(
         1.0
     """
     arguments = {setting: getattr(settings, setting) for setting in OPTIMIZER_SETTINGS[name]}
-    ema = getattr(settings, "ema", None)
-    if ema is not None:
-        if not issubclass(OPTIMIZERS[name], _Moments):
-            with_ema = [k for k, kind in OPTIMIZERS.items() if issubclass(kind, _Moments)]
-            raise ValueError(
-                f"`ema` is supported by {', '.join(with_ema)} only. Received: ema={ema}, {name}"
-            )
-        arguments["ema"] = ema
-    if rate_scales:
-        if not issubclass(OPTIMIZERS[name], _Moments):
-            with_rate_scales = (x for x, kind in OPTIMIZERS.items() if issubclass(kind, _Moments))
-            raise ValueError(
-                "Learning rates per layer are supported by the optimizers "
-                f"{', '.join(with_rate_scales)} only. Received: {name!r}"
-            )
-        arguments["rate_scales"] = rate_scales
-    return OPTIMIZERS[name](learning_rate, **arguments)
+    options = {"ema": getattr(settings, "ema", None), "rate_scales": rate_scales or None}
+    options = {option: value for option, value in options.items() if value is not None}
+    if options and not issubclass(OPTIMIZERS[name], DecayingOptimizer):
+        able = (key for key, kind in OPTIMIZERS.items() if issubclass(kind, DecayingOptimizer))
+        what = "learning rates per layer" if rate_scales else "`ema`"
+        raise ValueError(
+            f"{what} are supported by the optimizers {', '.join(able)} only. Received: {name!r}"
+        )
+    return OPTIMIZERS[name](learning_rate, **arguments, **options)

@@ -54,6 +54,8 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
       (google-research/electra `model/optimization.py`.)
     - `"after"`, RoBERTa and SpanBERT: the decay begins where the warm-up ends.
       (facebookresearch/fairseq `optim/lr_scheduler/polynomial_decay_schedule.py`.)
+    - `"constant"`, T5 and PEGASUS: like "after", but without a rise: the rate is `learning_rate`
+      during the warm-up. (Raffel et al. 2020, section 3.1.2, with `"inverse_sqrt"`.)
 
     Args:
         learning_rate: Peak learning rate.
@@ -68,7 +70,7 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
             `decay_share` of the run. The factor is one minus the root of the share of the fall
             that is over (Hägele et al. 2024, section 3, https://arxiv.org/abs/2405.18392).
         power: Exponent of `"polynomial"`.
-        join: How warm-up and decay meet: `"switch"`, `"product"` or `"after"`.
+        join: How warm-up and decay meet: `"switch"`, `"product"`, `"after"` or `"constant"`.
         decay_share: Share of the run over which `"wsd"` falls.
 
     Raises:
@@ -81,6 +83,9 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
         >>> schedule = WarmupDecay((512 * 4000) ** -0.5, 100_000, 4000, "inverse_sqrt")
         >>> [f"{float(schedule(step)):.3g}" for step in (2000, 4000, 16_000)]
         ['0.000349', '0.000699', '0.000349']
+        >>> schedule = WarmupDecay(0.01, 100_000, 10_000, "inverse_sqrt", join="constant")
+        >>> [round(float(schedule(step)), 4) for step in (0, 10_000, 40_000)]
+        [0.01, 0.01, 0.005]
         >>> schedule = WarmupDecay(1.0, 100, 10, "wsd", decay_share=0.2)
         >>> [round(float(schedule(step)), 3) for step in (5, 10, 80, 85, 100)]
         [0.5, 1.0, 1.0, 0.5, 0.0]
@@ -138,7 +143,7 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
         """Returns the rate of the update that follows `step` updates."""
         step = ops.cast(step, "float32")
         # Begin and length of the decay; a run may be all warm-up.
-        begin = self.warmup_steps if self.join == "after" else 0
+        begin = self.warmup_steps if self.join in ("after", "constant") else 0
         length = max(self.total_steps - begin, 1)
         remaining = 1.0 - ops.clip(step - begin, 0.0, float(length)) / length
         if self.decay == "cosine":
@@ -153,7 +158,7 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
             share = ops.rsqrt(ops.maximum(step / self.warmup_steps, 1.0))
         else:
             share = ops.power(remaining, self.power)
-        if self.warmup_steps:
+        if self.warmup_steps and self.join != "constant":
             rise = step / self.warmup_steps
             if self.join == "product":
                 share = share * ops.minimum(rise, 1.0)

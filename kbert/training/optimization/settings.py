@@ -4,7 +4,7 @@ from kbert.catalog.recipe import OPTIMIZER_SETTINGS
 from kbert.core.options import Options, option
 
 DECAYS = ("linear", "cosine", "polynomial", "inverse_sqrt", "constant", "wsd")
-JOINS = ("switch", "product", "after")
+JOINS = ("switch", "product", "after", "constant")
 DECAY_SHARE = 0.1
 WARMUP_STEPS = 10_000  # BERT's, of a million (README of google-research/bert)
 
@@ -22,8 +22,8 @@ class OptimizerSettings(Options):
 
     optimizer: str = option(
         "adamw",
-        help="adamw is BERT's, lamb is ALBERT's, adagrad is ELMo's, stable_adamw is ModernBERT's; "
-        "muon updates the matrices of layers as wholes.",
+        help="adamw is BERT's, lamb is ALBERT's, adagrad is ELMo's, stable_adamw is ModernBERT's, "
+        "adafactor is T5's; muon updates the matrices of layers as wholes.",
         choices=sorted(OPTIMIZER_SETTINGS),
         compiled=True,
     )
@@ -55,7 +55,8 @@ class OptimizerSettings(Options):
     decay_join: str = option(
         "switch",
         help="How warm-up and decay are joined. switch: BERT's, the decay counts from step 0; "
-        "product: ELECTRA's, their product; after: RoBERTa's, the decay starts at the peak.",
+        "product: ELECTRA's, their product; after: RoBERTa's, the decay starts at the peak; "
+        "constant: T5's, the rate is the peak instead of rising to it.",
         choices=JOINS,
         compiled=True,
     )
@@ -85,6 +86,12 @@ class OptimizerSettings(Options):
         1.0,
         help="Initial value of Adagrad's accumulators.",
         at_least=0,
+        compiled=True,
+    )
+    scale_parameter: bool = option(
+        True,
+        help="Adafactor's rate is scaled by the root mean square of each weight, so that "
+        "--learning_rate is a relative change, such as 0.01.",
         compiled=True,
     )
     clip_norm: float = option(

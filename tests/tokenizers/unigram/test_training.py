@@ -2,6 +2,7 @@
 
 import pytest
 
+from kbert.data.denoising.spans import SpanCorruption
 from kbert.tokenizers import UnigramTokenizer, train_tokenizer, train_unigram
 from tests.tokenizers.unigram.sentencepiece_reference import corpus
 
@@ -15,6 +16,22 @@ def test_it_begins_as_alberts():
     assert not [piece for piece in tokenizer.vocabulary[5:] if piece != piece.lower()]
     fairseq = UnigramTokenizer(train_unigram(corpus(), 200, layout="fairseq"), layout="fairseq")
     assert fairseq.vocabulary[:4] == ["<s>", "<pad>", "</s>", "<unk>"]
+
+
+def test_it_has_sentinels_that_no_text_contains():
+    sentinels = ["<extra_id_0>", "<extra_id_1>"]
+    for layout in ("sentencepiece", "fairseq"):
+        model = train_unigram(corpus(), 200, layout=layout, num_sentinels=2)
+        tokenizer = UnigramTokenizer(model, layout=layout)
+        ids = [tokenizer.token_to_id(sentinel) for sentinel in sentinels]
+        assert SpanCorruption().sentinel_ids(tokenizer) == ids
+        assert not set(ids) & set(tokenizer(["<extra_id_0> the <extra_id_1>"])[0].numpy())
+    assert train_tokenizer(corpus(), 300, num_sentinels=2).vocabulary[5:7] == [
+        "[unused0]",
+        "[unused1]",
+    ]
+    with pytest.raises(ValueError, match=r"have no sentinels.*num_sentinels=2, kind='bpe'"):
+        train_tokenizer(corpus(), 300, kind="bpe", num_sentinels=2)
 
 
 def test_same_model_in_any_batching():

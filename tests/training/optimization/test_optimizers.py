@@ -7,6 +7,7 @@ from keras import ops
 
 from kbert.catalog.recipes import recipe
 from kbert.training.optimization import optimizers
+from kbert.training.optimization.adafactor import Adafactor
 from kbert.training.optimization.optimizers import (
     OPTIMIZERS,
     AdamW,
@@ -188,7 +189,7 @@ def test_muon_takes_the_matrices_of_layers_and_adam_the_rest():
     assert again.get_config() == optimizer.get_config()
 
 
-@pytest.mark.parametrize("kind", [AdamW, StableAdamW, Lamb])
+@pytest.mark.parametrize("kind", [AdamW, StableAdamW, Lamb, Adafactor])
 def test_a_scaled_rate_is_another_rate(kind):
     """What is scaled moves and decays as under that rate, the rest as ever."""
 
@@ -250,7 +251,7 @@ def test_a_scale_of_no_weight_is_refused():
 
 
 @pytest.mark.tensorflow
-@pytest.mark.parametrize("kind", [AdamW, Lamb])
+@pytest.mark.parametrize("kind", [AdamW, Lamb, Adafactor])
 def test_gradients_that_are_no_sums_are_summed(mirrored, kind):
     """Outside `TrainStep` the optimizer does what Keras' own do."""
     import tensorflow as tf
@@ -281,6 +282,8 @@ def test_an_optimizer_takes_the_settings_that_it_has(name):
         assert made.initial_accumulator_value == 0.25
     elif name == "muon":
         assert (made.weight_decay, made.epsilon, made.adam_beta_1) == (0.5, 1e-8, 0.9)
+    elif name == "adafactor":
+        assert (made.decay, made.epsilon_1, made.scale_parameter) == (0.5, 1e-30, True)
     else:
         assert (made.decay, made.epsilon, made.beta_1) == (0.5, 1e-8, 0.9)
 

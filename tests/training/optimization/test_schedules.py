@@ -5,6 +5,8 @@ import pytest
 from kbert.training.optimization.schedules import WarmupDecay, fine_tuning_schedule
 from kbert.training.optimization.settings import JOINS, default_warmup
 
+RISING = [join for join in JOINS if join != "constant"]
+
 
 def rates(schedule, steps) -> list[float]:
     return [float(schedule(step)) for step in steps]
@@ -58,13 +60,13 @@ def test_warm_up_stable_decay():
         over = (min(step, total) - begin) / (total - begin)
         return peak * (1 - np.sqrt(over)) if step > begin else peak
 
-    for join in JOINS:
+    for join in RISING:
         schedule = WarmupDecay(peak, total, warmup, "wsd", join=join, decay_share=0.4)
         expected = [paper(s) for s in range(120)]
         assert rates(schedule, range(120)) == pytest.approx(expected, rel=1e-4, abs=1e-9)
 
 
-@pytest.mark.parametrize("join", JOINS)
+@pytest.mark.parametrize("join", RISING)
 def test_the_transformers_formula(join):
     """Vaswani et al. 2017, section 5.3; as in tensor2tensor, the first update's step is 0."""
     width, warmup = 512, 40
@@ -77,8 +79,17 @@ def test_the_transformers_formula(join):
     assert float(schedule(warmup)) == pytest.approx(peak) == max(paper)
 
 
+def test_t5s_formula():
+    """Raffel et al. 2020, section 3.1.2: 1 / sqrt(max(n, k)), without a rise."""
+    warmup, steps = 40, [0, 1, 39, 40, 41, 100, 399]
+    schedule = WarmupDecay(warmup**-0.5, 200, warmup, "inverse_sqrt", join="constant")
+    assert rates(schedule, steps) == pytest.approx([max(n, warmup) ** -0.5 for n in steps])
+    linear = WarmupDecay(1.0, 50, 10, join="constant")
+    assert rates(linear, [0, 10, 30, 50]) == pytest.approx([1, 1, 0.5, 0])
+
+
 def test_a_run_that_is_all_warm_up():
-    for join in ("switch", "product", "after"):
+    for join in RISING:
         found = rates(WarmupDecay(1.0, 4, 4, "constant", join=join), range(4))
         assert found == [0, 0.25, 0.5, 0.75]
 

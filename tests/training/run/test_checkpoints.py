@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from keras import ops
 
+from kbert.training.optimization.adafactor import Adafactor
 from kbert.training.optimization.optimizers import AdamW, Lamb
 from kbert.training.run.checkpoints import Checkpoints, named_state
 from tests.training import toy_task
@@ -23,8 +24,9 @@ def state(task) -> dict[str, list]:
 
 
 @pytest.mark.usefixtures("eagerly")
-def test_restores_everything(tmp_path):
-    task, checkpoints = trained_task(), Checkpoints(tmp_path)
+@pytest.mark.parametrize("optimizer", [AdamW, Adafactor])
+def test_restores_everything(tmp_path, optimizer):
+    task, checkpoints = trained_task(optimizer=optimizer), Checkpoints(tmp_path)
     checkpoints.save(task, 2)
     saved = state(task)
     assert checkpoints.latest()["position"] == [0, 0, 32] == saved["data_position"]

@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 from keras import ops
 
+from kbert.training.optimization.adafactor import Adafactor
 from kbert.training.optimization.optimizers import AdamW, Lamb
 from kbert.training.optimization.schedules import WarmupDecay
 from kbert.training.run.checkpoints import named_state
@@ -94,7 +95,10 @@ def assert_same(run, reference):
 @needs_tensorflow
 @pytest.mark.parametrize(
     "optimizer",
-    [AdamW, *(pytest.param(x, marks=pytest.mark.slow) for x in (keras.optimizers.AdamW, Lamb))],
+    [
+        *(AdamW, Adafactor),
+        *(pytest.param(x, marks=pytest.mark.slow) for x in (keras.optimizers.AdamW, Lamb)),
+    ],
 )
 @pytest.mark.parametrize("micro_batches", [4, pytest.param(1, marks=pytest.mark.slow)])
 def test_two_replicas_train_as_one(mirrored, optimizer, micro_batches, whole):
