@@ -13,6 +13,7 @@ from kbert.tokenizers.base import Tokenizer
 
 from .flags import (
     HybridOptions,
+    MixedOptions,
     NegativesOptions,
     ReplacedTokensOptions,
     VocabularyOptions,
@@ -35,8 +36,8 @@ class RememberedText(Causal):
     """The objective memory_lm: the next token, with a memory of earlier text (Transformer-XL)."""
 
     UNREAD = (
-        *(MaskingSettings, ReplacedTokensOptions, HybridOptions, VocabularyOptions),
-        *(NegativesOptions, TranslationOptions),
+        *(MaskingSettings, ReplacedTokensOptions, HybridOptions, MixedOptions),
+        *(VocabularyOptions, NegativesOptions, TranslationOptions),
     )
 
     def make_task(self) -> kbert.tasks.MemoryLM:

@@ -11,7 +11,12 @@ from kbert.catalog.recipes import RECIPES, recipe
 from kbert.core.devices import PRECISIONS, STRATEGIES
 from kbert.core.options import Options, option
 from kbert.tasks.pretraining.options import EMBEDDING_SHARING
-from kbert.tasks.settings import DenoisedSettings, HybridSettings, checkpoint_defaults
+from kbert.tasks.settings import (
+    DenoisedSettings,
+    HybridSettings,
+    MixedSettings,
+    checkpoint_defaults,
+)
 from kbert.training.optimization.settings import WARMUP_STEPS, default_warmup
 from kbert.training.run.record import recorded_settings
 
@@ -57,7 +62,8 @@ class ObjectiveOptions(Options):
         help="masked_lm: predict masked tokens. span_boundary: also predict masked spans from "
         "their boundaries. replaced_tokens (ELECTRA): detect the tokens that a generator "
         "replaced. masked_and_causal (GPT-BERT): one model that fills masks and generates "
-        "text; a sixteenth of the sequences is causal. permutation_lm (XLNet): predict tokens "
+        "text; a sixteenth of the sequences is causal. unilm: masked tokens, in sequences of four "
+        "kinds of attention (--attention_shares). permutation_lm (XLNet): predict tokens "
         "in any order (--masking=permutation). Without masks and segments: language_model "
         "(ELMo): predict the next and the previous word; causal_lm (GPT): predict the next "
         "token; memory_lm (Transformer-XL): the same, for sequences that continue in the next "
@@ -106,6 +112,14 @@ class HybridOptions(Options):
         0.0,
         help="For --objective=masked_and_causal: weight of the z-loss, such as 1e-4.",
         at_least=0,
+    )
+
+
+class MixedOptions(Options):
+    """Options for UniLM's objective."""
+
+    attention_shares: tuple[float, float, float, float] = MixedSettings.with_default(
+        "attention_shares", MixedSettings.attention_shares
     )
 
 
@@ -296,8 +310,9 @@ def parse_settings(items: list[str]) -> dict[str, Any]:
 
 def _as_flags(chosen: Recipe) -> dict[str, Any]:
     """Returns flag -> value for the settings of a recipe that flags have in another form."""
-    shares, changes = chosen.replacement, chosen.set
+    changes, shares = chosen.set, ("replacement", "attention_shares")
+    values = {name: getattr(chosen, name) for name in shares}
     return {
-        "replacement": None if shares is None else ",".join(map(str, shares)),
+        **{name: x and ",".join(map(str, x)) for name, x in values.items()},
         "set": None if changes is None else list(changes),
     }

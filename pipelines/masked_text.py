@@ -11,11 +11,13 @@ from absl import flags
 import kbert
 from kbert.catalog.recipe import SENTENCE_OBJECTIVES
 from kbert.core import registry
+from kbert.data.pretraining.attention_kinds import NUM_SEGMENTS
 from kbert.io.json_file import read_json
 from kbert.io.paths import Path
 
 from .flags import (
     HybridOptions,
+    MixedOptions,
     NegativesOptions,
     PermutationOptions,
     ReplacedTokensOptions,
@@ -34,11 +36,14 @@ UNMASKED = (VocabularyOptions, NegativesOptions, TranslationOptions)
 class MaskedText(OnShards):
     """The objectives masked_lm, span_boundary and replaced_tokens, of encoders."""
 
-    UNREAD = (HybridOptions, PermutationOptions, *UNMASKED)
+    UNREAD = (HybridOptions, MixedOptions, PermutationOptions, *UNMASKED)
+
+    def changes(self) -> dict[str, Any]:
+        """Returns field of the config -> new value."""
+        return parse_settings(self.options.set)
 
     def make_task(self) -> kbert.tasks.Task:
-        options = self.options
-        changes = parse_settings(options.set)
+        options, changes = self.options, self.changes()
         build = task_builder(options)
         if options.init_preset:
             return kbert.tasks.adapt(
@@ -56,13 +61,22 @@ class MaskedText(OnShards):
 class MaskedAndCausalText(MaskedText):
     """The objective masked_and_causal (GPT-BERT)."""
 
-    UNREAD = (ReplacedTokensOptions, PermutationOptions, *UNMASKED)
+    UNREAD = (ReplacedTokensOptions, MixedOptions, PermutationOptions, *UNMASKED)
+
+
+class UniLMText(MaskedText):
+    """The objective unilm, for which a model gets six segments unless --set says otherwise."""
+
+    UNREAD = (ReplacedTokensOptions, HybridOptions, PermutationOptions, *UNMASKED)
+
+    def changes(self) -> dict[str, Any]:
+        return {"num_segments": NUM_SEGMENTS, **super().changes()}
 
 
 class PermutedText(MaskedText):
     """The objective permutation_lm (XLNet)."""
 
-    UNREAD = (ReplacedTokensOptions, HybridOptions, *UNMASKED)
+    UNREAD = (ReplacedTokensOptions, HybridOptions, MixedOptions, *UNMASKED)
 
 
 def task_builder(options: flags.FlagValues) -> Callable[[kbert.Encoder, Any], kbert.tasks.Task]:
@@ -95,6 +109,13 @@ def task_builder(options: flags.FlagValues) -> Callable[[kbert.Encoder, Any], kb
                 f"--segments={options.segments}"
             )
         return functools.partial(kbert.tasks.MaskedAndCausal, z_loss=options.z_loss)
+    if options.objective == "unilm":
+        if options.segments != "consecutive":
+            raise ValueError(
+                "--objective=unilm requires --segments=consecutive, whose second segment follows "
+                f"the first. Received: --segments={options.segments}"
+            )
+        return kbert.tasks.UniLM
     if (options.objective == "permutation_lm") != (options.masking == "permutation"):
         raise ValueError(
             "--objective=permutation_lm and --masking=permutation require each other. Received: "

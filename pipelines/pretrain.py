@@ -68,6 +68,7 @@ from . import command, option_flags
 from .flags import (
     CorpusOptions,
     HybridOptions,
+    MixedOptions,
     ModelOptions,
     NegativesOptions,
     NoiseOptions,
@@ -90,6 +91,7 @@ def define_flags() -> None:
     option_flags.define(NoiseOptions)
     option_flags.define(ReplacedTokensOptions)
     option_flags.define(HybridOptions)
+    option_flags.define(MixedOptions)
     option_flags.define(PermutationOptions)
     option_flags.define(VocabularyOptions)
     option_flags.define(NegativesOptions)

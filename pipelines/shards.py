@@ -15,6 +15,7 @@ from kbert.data.pretraining.settings import MaskingSettings
 from . import option_flags
 from .flags import (
     HybridOptions,
+    MixedOptions,
     NoiseOptions,
     PermutationOptions,
     ReplacedTokensOptions,
@@ -29,7 +30,10 @@ if TYPE_CHECKING:
     from kbert.training.strategies import Strategy
 
 # Options that language models do not read: they have no masks and segments.
-MASKED = (MaskingSettings, ReplacedTokensOptions, HybridOptions, PermutationOptions)
+MASKED = (
+    *(MaskingSettings, ReplacedTokensOptions, HybridOptions, MixedOptions),
+    PermutationOptions,
+)
 
 
 def read_corpus(options: flags.FlagValues) -> Corpus:

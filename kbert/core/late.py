@@ -219,6 +219,7 @@ TABLE = {
     "task": {
         "pretrain": "kbert.tasks.pretraining.pretraining:Pretraining",
         "detect_replaced": "kbert.tasks.pretraining.replaced_tokens:ReplacedTokenDetection",
+        "unilm": "kbert.tasks.pretraining.unilm:UniLM",
         "permutation_lm": "kbert.tasks.pretraining.permutation_lm:PermutationLM",
         "memory_lm": "kbert.tasks.pretraining.memory_lm:MemoryLM",
         "bidirectional_lm": "kbert.tasks.pretraining.bidirectional_lm:BidirectionalLM",
@@ -232,6 +233,7 @@ TABLE = {
         "causal_lm": "kbert.tasks.generation.causal_lm:CausalLM",
         "masked_and_causal": "kbert.tasks.generation.masked_and_causal:MaskedAndCausal",
         "translate": "kbert.tasks.generation.translator:Translator",
+        "unilm_translate": "kbert.tasks.generation.unilm_translator:UniLMTranslator",
     },
 }
 

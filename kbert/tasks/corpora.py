@@ -25,6 +25,7 @@ from kbert.tasks.settings import (
     DenoisedSettings,
     HybridSettings,
     MaskedSettings,
+    MixedSettings,
     StepsSettings,
 )
 from kbert.tokenizers import load_tokenizer
@@ -172,6 +173,18 @@ class HybridCorpus(MaskedCorpus):
 
     def more(self) -> dict[str, Any]:
         return {"causal_share": self.options.causal_share}
+
+
+class MixedCorpus(MaskedCorpus):
+    """Objective on masked rows of the four kinds of `UniLM`."""
+
+    settings = MixedSettings
+
+    def usual(self) -> dict[str, Any]:
+        return {"segments": "consecutive", "masking": "token_ngram"}
+
+    def more(self) -> dict[str, Any]:
+        return {"attention_shares": self.options.attention_shares}
 
 
 class PermutedCorpus(MaskedCorpus):

@@ -28,6 +28,7 @@ from kbert.core.late import tf
 from kbert.data.pipeline import exact_options
 from kbert.data.position import checked_start
 from kbert.data.tables.bucketing import Keys
+from kbert.data.translation.masks import TargetMasks
 from kbert.data.translation.pairs import EncodedPairs, encode_pairs
 from kbert.data.translation.shapes import BatchPlan, plan_batches
 from kbert.text.pairs import split_pairs
@@ -50,6 +51,7 @@ def translation_dataset(
     shuffle: bool = True,
     num_shapes: int = NUM_SHAPES,
     row_multiple: int = 1,
+    masked_share: float | None = None,
     num_hosts: int = 1,
     host_index: int = 0,
     threads: int | None = None,
@@ -83,6 +85,9 @@ def translation_dataset(
             there are hardly more batches than shapes, batches contain the same pairs again.
         row_multiple: number of which the rows of a batch are a multiple (also of H): devices times
             micro-batches.
+        masked_share: share of the target tokens, with the end token, that are masked and predicted,
+            at least one of each target, for `kbert.tasks.UniLMTranslator`. None = every target
+            token is predicted from those before it.
         num_hosts: H, number of hosts; each makes its slice of every batch.
         host_index: number of this host.
         threads: number of threads that make batches; None lets TensorFlow decide.
@@ -94,9 +99,14 @@ def translation_dataset(
         (R, T) float32, 1 where there is a target; and `position` (R, 3) int32, the `start` that
         resumes after this batch, in every row.
 
+        With `masked_share` sources begin with "cls", which does not count in S. There are no
+        features of a decoder, but `target_token_ids` (R, T) int32: the targets, in which 80 % of
+        the predicted tokens are "mask", 10 % a random token, and 10 % unchanged. `weights` are 1
+        for predicted tokens. The masks depend on the seed, the epoch and the pair.
+
     Raises:
-        ValueError: a setting is out of range, the tokenizer has no "sep" or "cls", there are no
-            pairs, or reading the pairs raises.
+        ValueError: a setting is out of range, the tokenizer has no "sep" or "cls" (or "mask", with
+            a `masked_share`), there are no pairs, or reading the pairs raises.
 
     Example:
         >>> from kbert.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
@@ -116,6 +126,8 @@ def translation_dataset(
         (0 <= seed < 2**63, "`seed` must lie in 0..2**63-1", seed),
         (epochs is None or epochs > 0, "`epochs` must be above 0, or None to never end", epochs),
         (num_shapes > 0, "`num_shapes` must be above 0", num_shapes),
+        (masked_share is None or 0 < masked_share <= 1,
+         "`masked_share` must be above 0 and at most 1, or None", masked_share),
         (row_multiple > 0, "`row_multiple` must be above 0", row_multiple),
         (0 <= host_index < num_hosts, "`host_index` must lie in 0..num_hosts-1",
          (host_index, num_hosts)),
@@ -128,7 +140,7 @@ def translation_dataset(
     ):  # fmt: skip
         if not is_valid:
             raise ValueError(f"{rule}. Received: {received}")
-    _check_tokenizer(tokenizer)
+    _check_tokenizer(tokenizer, ("cls", "sep") if masked_share is None else ("cls", "sep", "mask"))
     if not isinstance(pairs, EncodedPairs):
         pairs = split_pairs(pairs, split, held_out_share)
         pairs = encode_pairs(pairs, tokenizer, max_length=longest)
@@ -145,7 +157,8 @@ def translation_dataset(
         "%d pairs in %d batches per epoch, of %d shapes; %.1f %% of the tokens are padding",
         len(pairs), len(plan.batch_shapes), len(plan.shapes), 100 * plan.padding,
     )  # fmt: skip
-    batches = _Batches(pairs, plan, tokenizer, num_hosts, host_index)
+    masks = None if masked_share is None else TargetMasks(tokenizer, masked_share, seed)
+    batches = _Batches(pairs, plan, tokenizer, num_hosts, host_index, masks)
     keys = Keys(tf.constant(plan.parts, tf.int64), seed if shuffle else None)
     steps = len(plan.batch_shapes)
     epoch, batch, _ = checked_start(start, steps)
@@ -172,8 +185,9 @@ class _Batches:
         tokenizer: Tokenizer,
         num_hosts: int,
         host_index: int,
+        masks: TargetMasks | None,
     ) -> None:
-        self.pairs = pairs
+        self.pairs, self.masks = pairs, masks
         self.tokenizer = tokenizer
         self.num_hosts, self.host_index = num_hosts, host_index
         sizes = plan.batch_pairs.astype(np.int64)
@@ -199,14 +213,16 @@ class _Batches:
             numbers = tf.data.Dataset.from_tensor_slices(keys.batches(len(self.sizes), epoch))
             numbers = numbers.skip(tf.where(epoch == start[0], tf.constant(start[1], tf.int64), 0))
             # The order is shared, not copied.
-            return numbers.map(lambda batch, position: (order, batch, position))
+            return numbers.map(lambda batch, position: (order, epoch, batch, position))
 
         return places
 
-    def make(self, order: tf.Tensor, batch: tf.Tensor, position: tf.Tensor) -> dict[str, Any]:
+    def make(
+        self, order: tf.Tensor, epoch: tf.Tensor, batch: tf.Tensor, position: tf.Tensor
+    ) -> dict[str, Any]:
         """Makes this host's R rows of one batch: the features of `translation_dataset`.
 
-        `order` (N,) has the numbers of the epoch's pairs, those of a batch one after the other.
+        `order` (N,) has the numbers of the pairs of `epoch`, those of a batch one after the other.
         `batch` is the number of the batch in the plan. `position` (3,), the `start` that resumes
         after the batch, is repeated in every row.
         """
@@ -226,16 +242,21 @@ class _Batches:
         targets, target_mask = _ended(ids, length, sep_id, pad_id)
         shifted = tf.where(tf.range(target_width - 1) < length, ids[:, :-1], pad_id)
         weights = tf.cast(target_mask, tf.float32) * tf.cast(row < size, tf.float32)[:, None]
-        features = {
-            "encoder_token_ids": source,
-            "encoder_padding_mask": source_mask,
-            "decoder_token_ids": tf.concat([tf.fill([host_rows, 1], cls_id), shifted], 1),
-            "decoder_padding_mask": target_mask,
-            "targets": targets,
-            "weights": weights,
-        }
+        begin_ids = tf.fill([host_rows, 1], cls_id)
+        features = {"encoder_token_ids": source, "encoder_padding_mask": source_mask}
+        if self.masks is None:
+            features["decoder_token_ids"] = tf.concat([begin_ids, shifted], 1)
+            features["decoder_padding_mask"] = target_mask
+        else:
+            features["encoder_token_ids"] = tf.concat([begin_ids, source], 1)
+            features["encoder_padding_mask"] = tf.pad(source_mask, [[0, 0], [1, 0]], "CONSTANT", 1)
+            masked, is_predicted = self.masks.apply(epoch, pair, targets, target_mask)
+            features["target_token_ids"] = masked
+            weights *= tf.cast(is_predicted, tf.float32)
+        features |= {"targets": targets, "weights": weights}
         source_width, target_width, rows = self.static
         rows = rows and rows // self.num_hosts
+        source_width = source_width and source_width + (self.masks is not None)
         for name, feature in features.items():
             feature.set_shape([rows, source_width if name in _OF_SOURCE else target_width])
         position = tf.tile(position[None], [host_rows, 1])
@@ -256,14 +277,14 @@ def _ended(ids: tf.Tensor, length: tf.Tensor, sep_id: int, pad_id: int) -> tuple
     return ended, tf.cast(column <= length, tf.int32)
 
 
-def _check_tokenizer(tokenizer: Tokenizer) -> None:
-    """Raises ValueError if a tokenizer lacks "cls" or "sep", the ends of a target."""
-    missing = [role for role in ("cls", "sep") if getattr(tokenizer, f"{role}_id") is None]
+def _check_tokenizer(tokenizer: Tokenizer, roles: Iterable[str]) -> None:
+    """Raises ValueError if a tokenizer lacks one of the `roles` of special tokens."""
+    missing = [role for role in roles if getattr(tokenizer, f"{role}_id") is None]
     if missing:
         raise ValueError(
-            'A tokenizer for translation must have a "cls" token, which begins a target, and a '
-            f'"sep" token, which ends a text. Received: a {type(tokenizer).__name__} without '
-            f"{missing}; name them with special_tokens="
+            'A tokenizer for translation must have a "cls" token, which begins a target, a "sep" '
+            'token, which ends a text, and with masked_share a "mask" token. Received: a '
+            f"{type(tokenizer).__name__} without {missing}; name them with special_tokens="
         )
 
 

@@ -12,6 +12,7 @@ from kbert.data.translation.pairs import EncodedPairs, encode_pairs
 from kbert.decoding import Beam, Greedy
 from kbert.io import fingerprints
 from kbert.metrics import bleu
+from kbert.tasks.generation.translation_batches import masked_share_of
 from kbert.tasks.settings import StepsSettings
 from kbert.tasks.steps_objective import StepsObjective
 from kbert.text import Pairs
@@ -136,6 +137,7 @@ class PairsObjective(StepsObjective):
             max_length=length,
             num_shapes=self.options.num_shapes,
             row_multiple=self.row_multiple,
+            masked_share=masked_share_of(self.task),
             **order,
             **stream,
         )

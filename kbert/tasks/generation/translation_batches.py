@@ -62,8 +62,14 @@ def pair_batches(
         max_tokens=max_tokens,
         max_length=max_length,
         row_multiple=row_multiple,
+        masked_share=masked_share_of(task),
         **options,
     )
+
+
+def masked_share_of(task: Any) -> float | None:
+    """Returns the share of target tokens that a task masks; None if it masks none."""
+    return getattr(task, "masked_share", None)
 
 
 def pairs_of(data: Any, targets: Sequence[str] | None = None) -> Any:
