@@ -12,7 +12,12 @@ from kbert.core.devices import PRECISIONS, STRATEGIES
 from kbert.core.options import Options, option
 from kbert.data.pretraining.settings import MaskingSettings
 from kbert.tasks.pretraining.options import EMBEDDING_SHARING
-from kbert.tasks.settings import DenoisedSettings, HybridSettings, checkpoint_defaults
+from kbert.tasks.settings import (
+    DenoisedSettings,
+    HybridSettings,
+    MixedSettings,
+    checkpoint_defaults,
+)
 from kbert.training.optimization.settings import WARMUP_STEPS, default_warmup
 from kbert.training.run.record import recorded_settings
 
@@ -61,7 +66,8 @@ class ObjectiveOptions(Options):
         help="masked_lm: predict masked tokens. span_boundary: also predict masked spans from "
         "their boundaries. replaced_tokens (ELECTRA): detect the tokens that a generator "
         "replaced. masked_and_causal (GPT-BERT): one model that fills masks and generates "
-        "text; a sixteenth of the sequences is causal. permutation_lm (XLNet): predict tokens "
+        "text; a sixteenth of the sequences is causal. unilm: masked tokens, in sequences of four "
+        "kinds of attention (--attention_shares). permutation_lm (XLNet): predict tokens "
         "in any order (--masking=permutation). Without masks and segments: language_model "
         "(ELMo): predict the next and the previous word; causal_lm (GPT): predict the next "
         "token; memory_lm (Transformer-XL): the same, for sequences that continue in the next "
@@ -113,6 +119,14 @@ class HybridOptions(Options):
     )
 
 
+class MixedOptions(Options):
+    """Options for UniLM's objective."""
+
+    attention_shares: tuple[float, float, float, float] = MixedSettings.with_default(
+        "attention_shares", MixedSettings.attention_shares
+    )
+
+
 class PermutationOptions(Options):
     """Options for the objectives of XLNet and Transformer-XL."""
 
@@ -150,8 +164,8 @@ class NegativesOptions(Options):
 
 # Options of training objectives. Each objective reads some groups and refuses the flags of others.
 OBJECTIVE_OPTIONS = (
-    *(MaskingSettings, NoiseOptions, ReplacedTokensOptions, HybridOptions, PermutationOptions),
-    *(VocabularyOptions, NegativesOptions, TranslationOptions),
+    *(MaskingSettings, NoiseOptions, ReplacedTokensOptions, HybridOptions, MixedOptions),
+    *(PermutationOptions, VocabularyOptions, NegativesOptions, TranslationOptions),
 )
 
 
@@ -316,8 +330,9 @@ def parse_settings(items: list[str]) -> dict[str, Any]:
 
 def _as_flags(chosen: Recipe) -> dict[str, Any]:
     """Returns flag -> value for the settings of a recipe that flags have in another form."""
-    shares, changes = chosen.replacement, chosen.set
+    changes, shares = chosen.set, ("replacement", "attention_shares")
+    values = {name: getattr(chosen, name) for name in shares}
     return {
-        "replacement": None if shares is None else ",".join(map(str, shares)),
+        **{name: x and ",".join(map(str, x)) for name, x in values.items()},
         "set": None if changes is None else list(changes),
     }

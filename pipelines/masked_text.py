@@ -11,12 +11,14 @@ from absl import flags
 import kbert
 from kbert.catalog.recipe import SENTENCE_OBJECTIVES
 from kbert.core import registry
+from kbert.data.pretraining.attention_kinds import NUM_SEGMENTS
 from kbert.data.pretraining.settings import MaskingSettings
 from kbert.io.json_file import read_json
 from kbert.io.paths import Path
 
 from .flags import (
     HybridOptions,
+    MixedOptions,
     PermutationOptions,
     ReplacedTokensOptions,
     parse_settings,
@@ -32,9 +34,12 @@ class MaskedText(OnShards):
 
     READS = (MaskingSettings, ReplacedTokensOptions)
 
+    def changes(self) -> dict[str, Any]:
+        """Returns field of the config -> new value."""
+        return parse_settings(self.options.set)
+
     def make_task(self) -> kbert.tasks.Task:
-        options = self.options
-        changes = parse_settings(options.set)
+        options, changes = self.options, self.changes()
         build = task_builder(options)
         if options.init_preset:
             return kbert.tasks.adapt(
@@ -53,6 +58,15 @@ class MaskedAndCausalText(MaskedText):
     """The objective masked_and_causal (GPT-BERT)."""
 
     READS = (MaskingSettings, HybridOptions)
+
+
+class UniLMText(MaskedText):
+    """The objective unilm, for which a model gets six segments unless --set says otherwise."""
+
+    READS = (MaskingSettings, MixedOptions)
+
+    def changes(self) -> dict[str, Any]:
+        return {"num_segments": NUM_SEGMENTS, **super().changes()}
 
 
 class PermutedText(MaskedText):
@@ -91,6 +105,13 @@ def task_builder(options: flags.FlagValues) -> Callable[[kbert.Encoder, Any], kb
                 f"--segments={options.segments}"
             )
         return functools.partial(kbert.tasks.MaskedAndCausal, z_loss=options.z_loss)
+    if options.objective == "unilm":
+        if options.segments != "consecutive":
+            raise ValueError(
+                "--objective=unilm requires --segments=consecutive, whose second segment follows "
+                f"the first. Received: --segments={options.segments}"
+            )
+        return kbert.tasks.UniLM
     if (options.objective == "permutation_lm") != (options.masking == "permutation"):
         raise ValueError(
             "--objective=permutation_lm and --masking=permutation require each other. Received: "

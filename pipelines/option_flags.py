@@ -185,6 +185,7 @@ def _define(options: type[Options], name: str, defaults: Mapping[str, Any]) -> N
     elif kind is Mapping or (kind is tuple and other_arguments == [...]):
         flags.DEFINE_list(name, default, text)
     else:
+        default = ",".join(default) if isinstance(default, list) else default
         flags.DEFINE_string(name, default, text)
     if details.above is not None or details.below is not None:
         flags.register_validator(name, functools.partial(_is_taken, options, name))

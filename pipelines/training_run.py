@@ -8,7 +8,7 @@ import keras
 from absl import flags
 
 import kbert
-from kbert.tasks.settings import HybridSettings
+from kbert.tasks.settings import HybridSettings, MixedSettings
 from kbert.training.run.estimates import estimate
 from kbert.training.strategies import Strategy
 
@@ -70,7 +70,7 @@ def train_objective(
 def _command(options: flags.FlagValues) -> dict[str, Any]:
     """Returns the given flags that are not settings of the run, for run.json."""
     program_flags = options.get_key_flags_for_module(sys.argv[0])
-    settings = HybridSettings.names()
+    settings = {*HybridSettings.names(), *MixedSettings.names()}
     return {
         x.name: x.value for x in program_flags if x.value is not None and x.name not in settings
     }

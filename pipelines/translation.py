@@ -212,10 +212,11 @@ def read_seq2seq(preset: str, dtype: str | None = None) -> kbert.Seq2Seq:
     """
     checkpoint = read_checkpoint(locate(preset))
     if isinstance(checkpoint.config, kbert.EncoderConfig):
-        if (checkpoint.task or {}).get("kind") == kbert.Translator.kind:
+        kinds = (kbert.Translator.kind, kbert.tasks.UniLMTranslator.kind)
+        if (checkpoint.task or {}).get("kind") in kinds:
             raise ValueError(
                 "kbert-pretrain cannot continue to train a translator of one network; use "
-                f"kbert.Translator.from_preset(…).fit instead. Received: --init_preset={preset}"
+                f"kbert.tasks.Task.from_preset(…).fit instead. Received: --init_preset={preset}"
             )
         return kbert.Seq2Seq.from_encoder(kbert.Encoder.from_preset(preset, dtype=dtype))
     return kbert.Seq2Seq.from_preset(preset, dtype=dtype)

@@ -24,7 +24,13 @@ def _of_row(batch, row):
         assert batch["padding_mask"][row][places].all()
         example = {"padding_mask": np.zeros_like(ids)}
         example["padding_mask"][:length] = 1
-        for name in {"token_ids", "segment_ids", "causal_mask", "order_ids"} & batch.keys():
+        for name in {
+            "token_ids",
+            "segment_ids",
+            "causal_mask",
+            "attention_order",
+            "order_ids",
+        } & batch.keys():
             example[name] = np.zeros_like(ids)
             example[name][:length] = batch[name][row][places]
         masked = batch["mask_positions"][row]

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 OBJECTIVES = (
-    *("masked_lm", "span_boundary", "replaced_tokens", "masked_and_causal", "permutation_lm"),
+    *("masked_lm", "span_boundary", "replaced_tokens", "masked_and_causal", "unilm"),
+    "permutation_lm",
     *("language_model", "causal_lm", "memory_lm", "denoising", "translation"),
 )
 # How the segments of a sequence are related -> the sentence objective that predicts it.
@@ -39,9 +40,10 @@ class Recipe:
         set: model settings that differ from those of `kbert.family`, as name=value; None = none.
         objective: training objective: "masked_lm"; "span_boundary", which also predicts masked
             spans from their boundaries; "replaced_tokens" (ELECTRA, DeBERTa-v3);
-            "masked_and_causal" (GPT-BERT); "permutation_lm" (XLNet); "language_model" (ELMo);
-            "causal_lm" (GPT); "memory_lm" (Transformer-XL); "denoising" (BART, T5); "translation"
-            (the Transformer). The last five have no masks and segments: these settings are None.
+            "masked_and_causal" (GPT-BERT); "unilm"; "permutation_lm" (XLNet); "language_model"
+            (ELMo); "causal_lm" (GPT); "memory_lm" (Transformer-XL); "denoising" (BART, T5);
+            "translation" (the Transformer). The last five mask no tokens by themselves and have no
+            segments: the settings of masking and segments are None.
         noise: what "denoising" corrupts, see `kbert.data.denoising_dataset`; else None.
         generator_share, generator_depth: width and number of layers of the generator, as a share of
             the discriminator's, for "replaced_tokens"; else None.
@@ -60,6 +62,7 @@ class Recipe:
         final_masked_share: value that `masked_share` reaches at the end of the run; None = it stays
             the same.
         causal_share: share of the sequences that are trained causally; None = none.
+        attention_shares: weights by which the kinds of sequences of "unilm" are drawn; else None.
         z_loss: weight of the z-loss; None = none.
         memory_length: number of tokens before a sequence that the memory of "permutation_lm" or
             "memory_lm" covers; else None.
@@ -104,6 +107,7 @@ class Recipe:
     masked_share: float | None = 0.15
     final_masked_share: float | None = None
     causal_share: float | None = None
+    attention_shares: tuple[float, float, float, float] | None = None
     z_loss: float | None = None
     memory_length: int | None = None
     replacement: tuple[float, float] | None = (0.8, 0.1)

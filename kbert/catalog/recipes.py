@@ -437,6 +437,23 @@ RECIPES: dict[str, Recipe] = {
             ema=0.999,
         ),
         Recipe(
+            name="unilm",
+            tokenizer="wordpiece",
+            source="arXiv 1905.03197, sections 2.3 and 2.5: BERT-large, trained on by "
+            "--init_preset; without next sentences; epsilon and clipping as bert's",
+            model="bert-large-cased",
+            objective="unilm",
+            segments="consecutive",
+            short_sequence_share=0.0,
+            masking="token_ngram",
+            attention_shares=(2.0, 2.0, 1.0, 1.0),
+            learning_rate=3e-5,
+            warmup_steps=40_000,
+            steps=770_000,
+            batch_size=330,
+            phases="512:1",
+        ),
+        Recipe(
             name="ernie",
             tokenizer="wordpiece",
             source="arXiv 1904.09223, section 3.2: words, then phrases, then entities, by "

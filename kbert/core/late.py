@@ -222,6 +222,7 @@ TABLE = {
     "task": {
         "pretrain": "kbert.tasks.pretraining.pretraining:Pretraining",
         "detect_replaced": "kbert.tasks.pretraining.replaced_tokens:ReplacedTokenDetection",
+        "unilm": "kbert.tasks.pretraining.unilm:UniLM",
         "permutation_lm": "kbert.tasks.pretraining.permutation_lm:PermutationLM",
         "memory_lm": "kbert.tasks.pretraining.memory_lm:MemoryLM",
         "bidirectional_lm": "kbert.tasks.pretraining.bidirectional_lm:BidirectionalLM",
@@ -236,6 +237,7 @@ TABLE = {
         "masked_and_causal": "kbert.tasks.generation.masked_and_causal:MaskedAndCausal",
         "text2text": "kbert.tasks.generation.text_to_text:TextToText",
         "translate": "kbert.tasks.generation.translator:Translator",
+        "unilm_translate": "kbert.tasks.generation.unilm_translator:UniLMTranslator",
     },
 }
 

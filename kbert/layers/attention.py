@@ -415,33 +415,35 @@ class SelfAttention(_Attention):
         window: int | None = None,
         new_bias: Tensor | None = None,
     ) -> tuple[Any, dict[str, Any]]:
-        """Computes the attention of one more token of each row.
+        """Computes the attention of one more token of each row, or of several.
 
         Args:
-            x: (R, 1, H), decoded token `t`.
+            x: (R, n, H), decoded token `t`, and the n - 1 tokens after it.
             prompt: "key" and "value" (R, N, P, D) from `prefill`.
             bias: (R, 1, 1, P), added to the scores of the prompt's keys.
             decoded: "key" and "value" (R, N, G, D), filled before token `t`.
-            t: index of the decoded token, a scalar integer.
-            position_ids: (R, 1), position of the token, for rotary positions and windows.
+            t: index of the first of these tokens, a scalar integer.
+            position_ids: (R, n), positions of the tokens, for rotary positions and windows; with a
+                window n must be 1.
             window: number of last tokens attended to, including the token itself; None = all.
-            new_bias: bias added to the scores of the decoded keys, broadcasts to (R, N, 1, G); or
+            new_bias: bias added to the scores of the decoded keys, broadcasts to (R, N, n, G); or
                 None.
 
         Returns:
-            The outputs (R, 1, H), and `decoded` with the key and value of token `t`.
+            The outputs (R, n, H), and `decoded` with the keys and values of the n tokens.
         """
-        query, key, value = self._project(x)  # (R, N, 1, D)
+        query, key, value = self._project(x)  # (R, N, n, D)
         query, key = self._turned(x, query, key, position_ids)
         if window is not None:
             bias = prompt_bias(bias, position_ids, window)
         length = ops.shape(decoded["key"])[2]  # unknown in a graph for several limits
-        is_current = ops.equal(ops.arange(length), t)[None, None, :, None]
-        decoded = {
-            "key": ops.where(is_current, key, decoded["key"]),
-            "value": ops.where(is_current, value, decoded["value"]),
-        }
-        seen = decoded_bias(length, t, window)
+        for n in range(x.shape[1]):
+            is_current = ops.equal(ops.arange(length), t + n)[None, None, :, None]
+            decoded = {
+                "key": ops.where(is_current, key[:, :, n : n + 1], decoded["key"]),
+                "value": ops.where(is_current, value[:, :, n : n + 1], decoded["value"]),
+            }
+        seen = decoded_bias(length, t, window, x.shape[1])
         seen = seen if new_bias is None else seen + ops.cast(new_bias, seen.dtype)
         scores = ops.concatenate(
             [
@@ -449,7 +451,7 @@ class SelfAttention(_Attention):
                 self._scores_in_loop(query, decoded["key"], seen),
             ],
             axis=-1,
-        )  # (R, N, 1, P + G)
+        )  # (R, N, n, P + G)
         probabilities = self._normalised(scores)
         # Sliced from the end, because P may be unknown in a graph.
         outputs = ops.matmul(probabilities[..., :-length], prompt["value"])

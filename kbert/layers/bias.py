@@ -59,6 +59,7 @@ def layer_biases(
     *,
     causal: bool = False,
     causal_mask: Tensor | None = None,
+    order: Tensor | None = None,
     in_blocks: bool = True,
 ) -> list[Tensor | None]:
     """Returns the attention bias of each layer; layers with the same window share a tensor.
@@ -74,6 +75,8 @@ def layer_biases(
             and the `window - 1` tokens before it.
         causal_mask: (B, T), 1 for tokens that do not attend to later tokens, if only some tokens
             are causal; their window still reaches `window // 2` back. Or None.
+        order: (B, T) integers: a token attends only to tokens whose number is at most its own. Or
+            None.
         in_blocks: whether biases of windows may be in blocks; False = always over whole rows, for
             attention whose scores are returned.
 
@@ -91,12 +94,15 @@ def layer_biases(
         >>> mixed = layer_biases([None], 3, causal_mask=ops.array([[1, 1, 0]]))[0]
         >>> ops.convert_to_numpy(mixed == 0).astype(int)[0, 0].tolist()
         [[1, 0, 0], [1, 1, 0], [1, 1, 1]]
+        >>> ordered = layer_biases([None], 3, order=ops.array([[0, 0, 1]]))[0]
+        >>> ops.convert_to_numpy(ordered == 0).astype(int)[0, 0].tolist()
+        [[1, 1, 0], [1, 1, 0], [1, 1, 1]]
     """
     biases: dict[int | None, Any] = {}
     for window in windows:
         if window not in biases:
             biases[window] = _layer_bias(
-                window, length, padding_mask, example_ids, causal, causal_mask, in_blocks
+                window, length, padding_mask, example_ids, causal, causal_mask, order, in_blocks
             )
     return [biases[window] for window in windows]
 
@@ -108,6 +114,7 @@ def _layer_bias(
     ids: Tensor | None,
     causal: bool,
     causal_mask: Tensor | None,
+    order: Tensor | None,
     in_blocks: bool,
 ) -> Tensor | None:
     """Returns the attention bias of layers with one window, or None; see `layer_biases`.
@@ -120,7 +127,7 @@ def _layer_bias(
         reach = window - 1 if causal else window // 2
     if reach is not None and is_known and length <= reach + 1:
         reach = None
-    if reach is None and not causal and causal_mask is None:
+    if reach is None and not causal and causal_mask is None and order is None:
         if ids is not None:
             return example_bias(ids)
         return None if mask is None else attention_bias(mask)
@@ -133,6 +140,8 @@ def _layer_bias(
             keep = ops.logical_and(
                 keep, _or_not_causal(is_not_later, causal_mask[:, None, :, None])
             )
+        if order is not None:
+            keep = ops.logical_and(keep, order[:, None, None, :] <= order[:, None, :, None])
         if ids is not None:
             keep = ops.logical_and(keep, ids[:, None, None, :] == ids[:, None, :, None])
         elif mask is not None:
@@ -148,11 +157,12 @@ def _layer_bias(
         is_not_later = _near(ops.arange(size)[:, None], columns, None, True)  # (W, 3 W)
         rows = cut_blocks(ops.cast(causal_mask, "int32")[:, :, None], size)  # (B, M, W, 1)
         keep = ops.logical_and(keep, _or_not_causal(is_not_later, rows[:, :, None]))
+    if order is not None:
+        queries, keys = _of_blocks(order, size)
+        keep = ops.logical_and(keep, (keys <= queries)[:, :, None])
     if ids is not None:
-        ids = ops.cast(ids, "int32")[:, :, None]
-        queries, keys = cut_blocks(ids, size), neighbour_blocks(ids, size)
-        same = queries == ops.transpose(keys, (0, 1, 3, 2))  # (B, M, W, 3 W)
-        keep = ops.logical_and(keep, same[:, :, None])
+        queries, keys = _of_blocks(ids, size)
+        keep = ops.logical_and(keep, (queries == keys)[:, :, None])
     elif mask is not None:
         keys = neighbour_blocks(ops.cast(mask > 0, "int32")[:, :, None], size)
         keep = ops.logical_and(keep, keys[:, :, None, None, :, 0] > 0)
@@ -177,6 +187,13 @@ def _or_not_causal(seen: Tensor, causal_mask: Tensor) -> Tensor:
     `causal_mask` is 1 for causal tokens; it broadcasts with `seen`.
     """
     return ops.logical_or(seen, causal_mask == 0)
+
+
+def _of_blocks(numbers: Tensor, size: int) -> tuple[Any, Any]:
+    """Returns the numbers (B, T) of queries (B, M, W, 1) and of keys (B, M, 1, 3 W) in blocks."""
+    numbers = ops.cast(numbers, "int32")[:, :, None]
+    keys = ops.transpose(neighbour_blocks(numbers, size), (0, 1, 3, 2))
+    return cut_blocks(numbers, size), keys
 
 
 def cut_blocks(x: Tensor, size: Tensor) -> Tensor:
@@ -243,21 +260,21 @@ def prompt_bias(bias: Tensor, places: Tensor, window: int | None) -> Tensor:
     return bias + mask_bias(near)
 
 
-def decoded_bias(length: int, t: Tensor, window: int | None = None) -> Tensor:
-    """Returns the bias (1, 1, 1, length) that masks all but the first t + 1 of `length` tokens.
+def decoded_bias(length: int, t: Tensor, window: int | None = None, count: int = 1) -> Tensor:
+    """Returns the bias (1, 1, count, length) that masks all but the first t + 1 of `length` tokens.
 
-    `t` is the index of the token that attends. With a `window`, only the last `window` of these
-    t + 1 tokens are attended to.
+    `t` is the index of the token that attends, the first of `count` tokens. With a `window`, only
+    the last `window` of these t + 1 tokens are attended to.
 
     Example:
         >>> ops.convert_to_numpy(decoded_bias(3, 1))[0, 0, 0].tolist()
         [0.0, 0.0, -30000.0]
     """
-    positions = ops.arange(length)
-    keep = positions <= t
+    positions, queries = ops.arange(length)[None], t + ops.arange(count)[:, None]
+    keep = positions <= queries
     if window is not None:
-        keep = ops.logical_and(keep, t - positions < window)
-    return mask_bias(keep)[None, None, None]
+        keep = ops.logical_and(keep, queries - positions < window)
+    return mask_bias(keep)[None, None]
 
 
 def mask_bias(keep: Tensor) -> Tensor:

@@ -138,7 +138,7 @@ class Block(Editable):
         t: Tensor,
         **options: Any,
     ) -> tuple[Any, dict[str, Any]]:
-        """Returns the outputs for one more token of each row, x (R, 1, H), and the KV cache.
+        """Returns the outputs for one or more tokens of each row, x (R, n, H), and the KV cache.
 
         Arguments, shapes and the cache `decoded` are those of `SelfAttention.step`.
         """

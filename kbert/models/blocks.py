@@ -275,18 +275,18 @@ def step_blocks(
     *context: Any,
     options: Sequence[dict[str, Any]] | None = None,
 ) -> tuple[Any, dict]:
-    """Runs the blocks on the token that was decoded last.
+    """Runs the blocks on the token that was decoded last, or on several tokens from there on.
 
     Args:
         blocks: the L blocks.
-        x: (R, 1, H), embedding of the token in each of R rows.
+        x: (R, n, H), embeddings of the n tokens in each of R rows.
         cache: KV cache: "prompt" with its "layers" and "bias", and "decoded"; see `prefill_blocks`.
         t: number of tokens that were decoded before.
         *context: further arguments of each block's `step`.
         options: for each block, the keyword arguments of its `step`; None = none.
 
     Returns:
-        The last hidden state, and the cache with the token added.
+        The last hidden state, and the cache with the tokens added.
     """
     prompt, decoded = cache["prompt"], []
     layers = zip(blocks, prompt["layers"], cache["decoded"], strict=True)

@@ -31,7 +31,7 @@ from kbert.models.weights import get_arrays
 
 # The last three are for packed rows.
 INPUTS = (
-    *("token_ids", "segment_ids", "padding_mask", "causal_mask"),
+    *("token_ids", "segment_ids", "padding_mask", "causal_mask", "attention_order"),
     *("position_ids", "example_ids", "cls_positions"),
 )
 
@@ -215,6 +215,8 @@ class Encoder(Registered, FromConfig, keras.Model, sort="encoder"):
                 and "padding_mask" (1 = token, 0 = padding), all (B, T) integers. Without a
                 padding mask no token is padding; without segment ids every token is in segment 0.
                 "causal_mask" (B, T) is 1 for tokens that do not attend to later tokens.
+                "attention_order" (B, T): a token attends only to tokens whose number is at most its
+                own (UniLM).
                 Packed rows of several examples have three more inputs. "example_ids" (B, T) number
                 the examples from 1, with 0 for padding, and replace the padding mask: tokens attend
                 to their own example only. "position_ids" (B, T) start again in each example.
@@ -241,8 +243,8 @@ class Encoder(Registered, FromConfig, keras.Model, sort="encoder"):
 
         Raises:
             ValueError: an input is unknown, missing or too long, there are segment ids for a model
-                without segments, example ids without position ids, or a causal mask for a part that
-                does not support it.
+                without segments, example ids without position ids, or a causal mask or attention
+                order for a part that does not support it.
         """
         inputs = self._named_inputs(inputs)
         reads = Reads(return_hidden_states, return_attention, return_internals)
@@ -336,25 +338,27 @@ class Encoder(Registered, FromConfig, keras.Model, sort="encoder"):
                 False if attention scores are returned.
 
         Raises:
-            ValueError: example ids without position ids, or a causal mask that the part does not
-                support.
+            ValueError: example ids without position ids, or a causal mask or attention order that
+                the part does not support.
         """
         if inputs.get("example_ids") is not None and inputs.get("position_ids") is None:
             raise ValueError(  # all examples but the first would get other positions
                 "`example_ids` require `position_ids`, which restart in each example. Received: "
                 f"{', '.join(inputs)}"
             )
-        if inputs.get("causal_mask") is not None and not self.part.takes_causal_mask:
-            raise ValueError(
-                "`causal_mask` is not supported by the part of this encoder: its tokens depend on "
-                f"later ones whatever the attention mask. Received: part={self.config.part}"
-            )
+        for name in ("causal_mask", "attention_order"):
+            if inputs.get(name) is not None and not self.part.takes_causal_mask:
+                raise ValueError(
+                    f"`{name}` is not supported by the part of this encoder: its tokens depend on "
+                    f"later ones whatever the attention mask. Received: part={self.config.part}"
+                )
         return layer_biases(
             [self.config.window(layer) for layer in range(self.config.num_layers)],
             ops.shape(inputs["token_ids"])[1],
             inputs.get("padding_mask"),
             inputs.get("example_ids"),
             causal_mask=inputs.get("causal_mask"),
+            order=inputs.get("attention_order"),
             in_blocks=in_blocks,
         )
 

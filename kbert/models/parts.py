@@ -25,8 +25,8 @@ class Part(Registered, Options, sort="part"):
     Attributes:
         kind: Name of the part in configs.
         inputs: names of additional inputs of the shared layer; they become inputs of the encoder.
-        takes_causal_mask: whether a "causal_mask" keeps tokens from depending on later ones. False
-            if the part also reads later tokens in another way.
+        takes_causal_mask: whether a "causal_mask" or an "attention_order" keeps tokens from
+            depending on later ones. False if the part also reads later tokens in another way.
 
     Example:
         >>> import kbert

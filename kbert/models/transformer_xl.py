@@ -45,7 +45,7 @@ class TransformerXl(Xlnet):
     config_class = TransformerXlConfig
     config: TransformerXlConfig
     INPUTS = (
-        *(name for name in INPUTS if name not in ("causal_mask", "segment_ids")),
+        *(x for x in INPUTS if x not in ("causal_mask", "attention_order", "segment_ids")),
         "memory",
     )
     first_seen = 1

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from kbert.tasks.generation.masked_and_causal import MaskedAndCausal as MaskedAndCausal
     from kbert.tasks.generation.text_to_text import TextToText as TextToText
     from kbert.tasks.generation.translator import Translator as Translator
+    from kbert.tasks.generation.unilm_translator import UniLMTranslator as UniLMTranslator
     from kbert.tasks.losses import Prediction as Prediction
     from kbert.tasks.pretraining.adaptation import adapt as adapt
     from kbert.tasks.pretraining.bidirectional_lm import BidirectionalLM as BidirectionalLM
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
         ReplacedTokenDetection as ReplacedTokenDetection,
         generator_config as generator_config,
     )
+    from kbert.tasks.pretraining.unilm import UniLM as UniLM
     from kbert.tasks.question_answering.question_answerer import (
         QuestionAnswerer as QuestionAnswerer,
     )

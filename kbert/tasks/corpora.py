@@ -25,6 +25,7 @@ from kbert.tasks.settings import (
     DenoisedSettings,
     HybridSettings,
     MaskedSettings,
+    MixedSettings,
     StepsSettings,
 )
 from kbert.tokenizers import load_tokenizer
@@ -174,6 +175,18 @@ class HybridCorpus(MaskedCorpus):
         return {"causal_share": self.options.causal_share}
 
 
+class MixedCorpus(MaskedCorpus):
+    """Objective on masked rows of the four kinds of `UniLM`."""
+
+    settings = MixedSettings
+
+    def usual(self) -> dict[str, Any]:
+        return {"segments": "consecutive", "masking": "token_ngram"}
+
+    def more(self) -> dict[str, Any]:
+        return {"attention_shares": self.options.attention_shares}
+
+
 class PermutedCorpus(MaskedCorpus):
     """Objective on rows with permuted factorisation orders, for `PermutationLM`.
 
@@ -221,7 +234,7 @@ class DenoisedCorpus(CorpusObjective):
     settings = DenoisedSettings
 
     def usual(self) -> dict[str, Any]:
-        return {"noise": "bart"} if self.task.begins_with_cls else {}
+        return {"noise": "bart"} if self.task.framing.target.begin else {}
 
     @property
     def _start(self) -> str:

@@ -28,10 +28,12 @@ from kbert.tasks.input_form import InputForm, check_encoder, input_form
 from kbert.tasks.loading import load_encoder
 from kbert.tasks.task import Task
 
-# Feature of a batch -> the dataset setting that adds it, and the task trained on such batches.
+# Feature of a batch -> the dataset setting that adds it, what is special about such batches, and
+# the task trained on them.
 _OTHER_ROWS = {
-    "order_ids": ('masking="permutation"', "PermutationLM"),
-    "causal_mask": ("causal_share=…", "MaskedAndCausal"),
+    "order_ids": ('masking="permutation"', "have no masked tokens", "PermutationLM"),
+    "causal_mask": ("causal_share=…", "have no masked tokens", "MaskedAndCausal"),
+    "attention_order": ("attention_shares=…", "hide tokens from each other", "UniLM"),
 }
 GLOBAL_POSITIONS = "global_positions"  # an input of encoders with global tokens
 
@@ -208,19 +210,19 @@ class EncoderTask(Task):
     # Settings that decide what the heads' predictions mean: a student must have its teacher's.
     prediction_settings: tuple[str, ...] = ()
 
-    # Features of `_OTHER_ROWS` that the task supports: rows with hidden instead of masked tokens.
+    # Features of `_OTHER_ROWS` that the task supports.
     knows_rows: ClassVar[tuple[str, ...]] = ()
 
     def check_batch(self, batch: Mapping[str, Any]) -> None:
         """Raises ValueError if a batch does not fit the task's losses.
 
         Subclasses check that the features are there. This method rejects rows of another
-        objective: nothing is masked in them, so the task would predict tokens that it sees.
+        objective, such as rows without masks, in which the task would predict tokens that it sees.
         """
-        for name, (setting, task) in _OTHER_ROWS.items():
+        for name, (setting, what, task) in _OTHER_ROWS.items():
             if name in batch and name not in self.knows_rows:
                 raise ValueError(
-                    f"Batches made with {setting} have no masked tokens: use kbert.tasks.{task}. "
+                    f"Batches made with {setting} {what}: use kbert.tasks.{task}. "
                     f"Received: a {type(self).__name__} and a batch with {name}"
                 )
 

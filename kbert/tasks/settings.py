@@ -138,3 +138,15 @@ class HybridSettings(MaskedSettings):
     causal_share: float = option(
         1 / 16, help="Share of the sequences that are causal, evenly spread.", above=0, below=1
     )
+
+
+class MixedSettings(MaskedSettings):
+    """Settings of `fit` on a corpus, for `UniLM`, whose sequences are of four kinds.
+
+    Args:
+        {options}
+    """
+
+    attention_shares: tuple[float, float, float, float] = Settings.with_default(
+        "attention_shares", (2.0, 2.0, 1.0, 1.0)
+    )

@@ -195,8 +195,9 @@ def test_what_does_not_fit_is_refused():
 def test_parts_that_read_on_take_no_causal_mask(kind):
     encoder = Encoder(tiny_config(**KINDS[kind]))
     inputs = tiny_inputs(encoder.config)
-    with pytest.raises(ValueError, match=r"`causal_mask` is not supported .*: part=.*name"):
-        encoder({**inputs, "causal_mask": inputs["padding_mask"]})
+    for name in ("causal_mask", "attention_order"):
+        with pytest.raises(ValueError, match=rf"`{name}` is not supported .*: part=.*name"):
+            encoder({**inputs, name: inputs["padding_mask"]})
 
 
 @pytest.mark.tensorflow

@@ -168,7 +168,7 @@ def test_electra_is_killed_resumes_and_is_written(data_dir, tmp_path, name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name", ["roberta", "albert", "spanbert", "modernbert", "xlnet", "gpt-bert"]
+    "name", ["roberta", "albert", "spanbert", "modernbert", "xlnet", "gpt-bert", "unilm"]
 )
 def test_every_recipe_trains(data_dir, tmp_path, name):
     out = ends_well(pretrain(data_dir, tmp_path / "run", f"--recipe={name}"))
@@ -181,7 +181,7 @@ def test_every_recipe_trains(data_dir, tmp_path, name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["xlnet", "gpt-bert"])
+@pytest.mark.parametrize("name", ["xlnet", "gpt-bert", "unilm"])
 def test_a_killed_run_goes_on_to_the_same_weights(data_dir, tmp_path, name):
     """Orders, causal rows, the share of masks and the moving average resume exactly."""
     flags = (f"--recipe={name}", "--checkpoint_every=2", "--set=embedding_size=null")
@@ -239,6 +239,26 @@ def test_xlm_reads_translations_beside_other_text(data_dir, tmp_path, call, tiny
         call(program, *arguments(data_dir, tmp_path / "alone", *alone))
 
 
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--objective=unilm"], "requires --segments=consecutive, whose.*--segments=pairs"),
+        (["--attention_shares=1,1,1,1"], "masked_lm does not support .*attention_shares"),
+        (
+            ["--recipe=unilm", "--set=num_segments=2"],
+            "must have num_segments=6, .*Received: num_segments=2",
+        ),
+        (["--recipe=unilm", "--attention_shares=1,1"], "attention_shares.*a sequence of 4"),
+    ],
+    ids=["segments", "objective", "number of segments", "two shares"],
+)
+def test_flags_of_unilm_that_do_not_fit(data_dir, tmp_path, call, flags, message):
+    from pipelines import pretrain as program
+
+    with pytest.raises(SystemExit, match=message):
+        call(program, *arguments(data_dir, tmp_path, *flags))
+
+
 def test_a_head_without_its_data_is_told_in_one_line(data_dir, tmp_path, call):
     from pipelines import pretrain as program
 
@@ -253,7 +273,10 @@ def test_a_head_without_its_data_is_told_in_one_line(data_dir, tmp_path, call):
     ["electra"]
     + [
         pytest.param(name, marks=pytest.mark.slow)
-        for name in ("bert", "roberta", "albert", "spanbert", "modernbert", "xlnet", "gpt-bert")
+        for name in (
+            *("bert", "roberta", "albert", "spanbert", "modernbert", "xlnet", "gpt-bert"),
+            "unilm",
+        )
     ],
 )
 def test_every_recipe_with_masks_trains_on_packed_rows(data_dir, tmp_path, call, recipe):

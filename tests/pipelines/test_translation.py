@@ -260,10 +260,15 @@ def test_a_translator_of_one_network_is_not_taken_for_two(tmp_path):
     config = kbert.family("bert-tiny").replace(vocabulary_size=9)
     specials = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     tokenizer = kbert.WordPieceTokenizer([*specials, *WORDS][:9])
-    network = kbert.models.PrefixSeq2Seq(kbert.Encoder(config))
-    kbert.Translator(network, tokenizer).save_to_preset(tmp_path)
-    with pytest.raises(ValueError, match=r"a translator of one network.*Received: --init_preset="):
-        read_seq2seq(str(tmp_path))
+    encoder = kbert.Encoder(config)
+    head = kbert.heads.MaskedLMHead(config, encoder.token_embedding)
+    for task in (
+        kbert.Translator(kbert.models.PrefixSeq2Seq(encoder), tokenizer),
+        kbert.tasks.UniLMTranslator(kbert.models.UniLMSeq2Seq(encoder, head), tokenizer),
+    ):
+        task.save_to_preset(tmp_path / task.kind)
+        with pytest.raises(ValueError, match=r"a translator of one network.*Rec.*--init_preset="):
+            read_seq2seq(str(tmp_path / task.kind))
 
 
 @pytest.mark.parametrize(

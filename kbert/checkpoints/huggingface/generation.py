@@ -55,8 +55,8 @@ def write(folder: Path, task: Mapping[str, Any], tokenizer: TokenizerLike) -> No
     arguments = {f"{name}_token_id": x for name, x in ids.items() if x is not None}
     arguments |= task.get("generation") or {}
     arguments["decoder_start_token_id"] = start_of(task, tokenizer)
-    if task.get("begins_with_cls"):
-        arguments.setdefault("forced_bos_token_id", tokenizer.cls_id)
+    if task.get("special_tokens") == "all" and tokenizer.target.prefix_ids:
+        arguments.setdefault("forced_bos_token_id", tokenizer.target.prefix_ids[0])
     if task.get("beam_width") is not None:
         arguments["num_beams"] = task["beam_width"]
     atomic.write(folder / FILE, (json.dumps(arguments, indent=2) + "\n").encode())

@@ -23,6 +23,7 @@ from kbert.core.types import MaybeNone
 from kbert.data.masking.hashing import below, chance, fold
 from kbert.data.masking.ngrams import (
     PERMUTATION_WEIGHTS,
+    TOKEN_WEIGHTS,
     choose_ngrams,
     choose_spans,
     runs,
@@ -149,6 +150,7 @@ CHOOSE: dict[str, Callable[..., tf.Tensor]] = {
     "tokens": choose_tokens,
     "words": choose_words,
     "ngrams": choose_ngrams,
+    "token_ngrams": functools.partial(choose_ngrams, weights=TOKEN_WEIGHTS),
     "spans": choose_spans,
     "independent": choose_independent,
     "permuted": functools.partial(choose_ngrams, weights=PERMUTATION_WEIGHTS),

@@ -18,6 +18,8 @@ _TABLE = 2**14  # entries of the lookup table of lengths: probabilities are exac
 NGRAM_WEIGHTS = (1.0, 1 / 2, 1 / 3)
 # XLNet: the same with 1 to 5 words (`_sample_mask` in data_utils.py of zihangdai/xlnet).
 PERMUTATION_WEIGHTS = (*NGRAM_WEIGHTS, 1 / 4, 1 / 5)
+# UniLM: one token in 80 % of the draws, two or three in 20 % (Dong et al. 2019, section 2.3).
+TOKEN_WEIGHTS = (0.8, 0.1, 0.1)
 # SpanBERT: 1 to 10 words, geometric with p = 0.2.
 SPAN_WEIGHTS = tuple(0.8**n for n in range(10))
 

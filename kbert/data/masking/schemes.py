@@ -64,6 +64,7 @@ MASKING_SCHEMES = {
     "token": MaskingScheme(choose="tokens", units="tokens"),
     "whole_word": MaskingScheme(choose="words"),
     "ngram": MaskingScheme(choose="ngrams"),
+    "token_ngram": MaskingScheme(choose="token_ngrams", units="tokens"),
     "span": MaskingScheme(choose="spans", counts="whole", counts_text=True, by_span=True),
     "phrase": MaskingScheme(choose="words", units="phrases"),
     "independent": MaskingScheme(

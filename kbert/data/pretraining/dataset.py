@@ -49,6 +49,7 @@ def pretraining_dataset(
 
     - "token": any tokens; "whole_word": words with all their subwords (BERT);
     - "ngram": one to three neighbouring words, n with a probability of c / n (ALBERT);
+    - "token_ngram": a token, or in a fifth of the draws two or three neighbouring ones (UniLM);
     - "span": one to ten neighbouring words, of geometric length with p = 0.2, with the same kind of
       replacement (SpanBERT);
     - "phrase": the phrases of a lexicon, and words outside of them (ERNIE, BERT-wwm);
@@ -87,6 +88,9 @@ def pretraining_dataset(
         With segments="aligned" also `position_ids` (B / H, T) int32.
         With segments="runs" also `begins` (B / H,) int32, 1 in the first batch of a window.
         With `causal_share` also `causal_mask` (B / H, T) int32, 1 for the tokens of causal rows.
+        With `attention_shares` also `attention_order` (B / H, T) int32: a token attends only to
+        tokens whose number is at most its own. The segment ids then tell the kind of a row: 0 and 1
+        bidirectional, 2 left to right, 3 right to left, 4 and 5 source and target.
         An empty row is 0 in `padding_mask` and `mask_weights`.
 
         With `pack` a row has up to K examples, K the larger of 8 and T // 32. There are also

@@ -9,6 +9,7 @@ from typing import TextIO
 import numpy as np
 
 from kbert.core.late import tf
+from kbert.data.pretraining.attention_kinds import KIND_OF_SEGMENT, KINDS
 from kbert.tokenizers.base import Tokenizer
 from kbert.tokenizers.words.characters import BEGIN_OF_SENTENCE, END_OF_SENTENCE
 
@@ -39,7 +40,8 @@ def show_examples(
       On a terminal they are also coloured. A position that was drawn twice is marked
       `{fox -> [MASK]}x2`. Spans are between `<` and `>`;
     - packed: the examples of a row, one after the other;
-    - translation and denoising: the source, which is the input, and the target, which is predicted.
+    - translation and denoising: the source, which is the input, and the target, which is
+      predicted; if only masked tokens of the target are, it has the marks of a masked row.
 
     Args:
         dataset: batches of `pretraining_dataset`, `causal_dataset`, `language_model_dataset`,
@@ -63,6 +65,8 @@ def show_examples(
     for row in dataset.unbatch().take(n).as_numpy_iterator():
         if "character_ids" in row:
             lines = [*_streams(row, tokenizer)]
+        elif "target_token_ids" in row:
+            lines = [*_masked_target(row, tokenizer, colours)]
         elif "encoder_token_ids" in row:
             lines = [*_pair(row, tokenizer)]
         elif "targets" in row:
@@ -121,6 +125,30 @@ def _pair(row: dict[str, np.ndarray], tokenizer: Tokenizer) -> Iterator[str]:
         yield from _lines(words, [""] * len(words), {})
 
 
+def _masked_target(
+    row: dict[str, np.ndarray], tokenizer: Tokenizer, colours: dict[str, str]
+) -> Iterator[str]:
+    """Yields lines to show a source and a target with masked tokens, which are marked.
+
+    `colours` is kind of token -> terminal code.
+    """
+    source = row["encoder_token_ids"][row["encoder_padding_mask"] > 0]
+    length = 1 + np.argmax(row["targets"] == tokenizer.sep_id)
+    predicted = np.flatnonzero(row["weights"])
+    target = {
+        "token_ids": row["target_token_ids"][:length],
+        "padding_mask": np.ones(length, int),
+        "mask_positions": predicted,
+        "mask_ids": row["targets"][predicted],
+        "mask_weights": np.ones(len(predicted)),
+    }
+    words, kinds = _marked(target, tokenizer)
+    yield f"{len(source)} source tokens and {length} target tokens, {len(predicted)} predicted"
+    source_words = ["source:", *map(tokenizer.id_to_token, source)]
+    yield from _lines(source_words, [""] * len(source_words), {})
+    yield from _lines(["target:", *words], ["", *kinds], colours)
+
+
 def _predicted(row: dict[str, np.ndarray], tokenizer: Tokenizer) -> Iterator[str]:
     """Yields lines to show a row of a causal model: a title, then the predicted tokens, wrapped.
 
@@ -155,7 +183,8 @@ def _packed(
             "token_ids": row["token_ids"][in_example],
             "padding_mask": in_example[in_example],
         }
-        example |= {name: row[name][in_example] for name in ("causal_mask",) if name in row}
+        of_tokens = ("causal_mask", "attention_order", "segment_ids")
+        example |= {name: row[name][in_example] for name in of_tokens if name in row}
         for name in (name for name in row if name.startswith(("mask_", "span_"))):
             shift = 0 if name in ("mask_ids", "mask_weights") else begin
             example[name] = row[name][predicted] - shift
@@ -178,6 +207,8 @@ def _masked(
             title += f"; {meanings[row[feature]]}"
     if "causal_mask" in row and row["causal_mask"].any():
         title += "; causal"
+    if "attention_order" in row:
+        title += f"; {KINDS[KIND_OF_SEGMENT[row['segment_ids'].max()]]}"
     yield title
     yield from _lines(words, kinds, colours)
 

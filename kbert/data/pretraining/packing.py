@@ -125,7 +125,10 @@ def _best_fit(
     return tf.transpose(rows.stack()), tf.transpose(slots.stack())
 
 
-_OF_TOKENS = ("token_ids", "segment_ids", "causal_mask", "order_ids", "position_ids")
+_OF_TOKENS = (
+    *("token_ids", "segment_ids", "causal_mask", "attention_order", "order_ids"),
+    "position_ids",
+)
 
 
 def pack_features(
@@ -141,8 +144,8 @@ def pack_features(
 
     Args:
         features: features of M examples: `token_ids`, `segment_ids`, `padding_mask` and, if
-            present, `causal_mask`, `order_ids` and `position_ids` (M, T); `mask_…` and
-            `span_…` (M, P), 0 where nothing is predicted; labels (M,).
+            present, `causal_mask`, `attention_order`, `order_ids` and `position_ids` (M, T);
+            `mask_…` and `span_…` (M, P), 0 where nothing is predicted; labels (M,).
         place: (M,) int64, row * K + number in the row, ascending.
         num_rows: N, number of packed rows.
         max_examples: K, maximum number of examples in a row.

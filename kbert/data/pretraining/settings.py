@@ -174,6 +174,13 @@ class Settings(StreamSettings, MaskingSettings):
         at_least=0,
         below=1,
     )
+    attention_shares: tuple[float, float, float, float] | None = option(
+        None,
+        help="Weights by which UniLM's kinds of sequences are drawn: bidirectional, sequence to "
+        "sequence, left to right, right to left, as 2,2,1,1. Tokens are masked in all kinds. "
+        "Requires --segments=consecutive. For `UniLM`.",
+        at_least=0,
+    )
     share_steps: int | None = option(
         None,
         help="Batches over which `masked_share` becomes `final_masked_share`, where it stays.",
@@ -207,6 +214,16 @@ class Settings(StreamSettings, MaskingSettings):
         rule(self.causal_share is None or self.segment_scheme.label is None,
              '`causal_share` requires segments without a label, such as "single"',
              "causal_share", "segments")  # fmt: skip
+        if self.attention_shares is not None:
+            rule(sum(self.attention_shares) > 0,
+                 "One of the `attention_shares` must be above 0", "attention_shares")  # fmt: skip
+            rule(self.segments == "consecutive",
+                 '`attention_shares` requires segments="consecutive", whose second segment follows '
+                 "the first", "attention_shares", "segments")  # fmt: skip
+            rule(self.causal_share is None and not self.masking_scheme.permutes,
+                 '`attention_shares` exclude `causal_share` and masking="permutation", which '
+                 "decide themselves which tokens attend to which",
+                 "attention_shares", "causal_share", "masking")  # fmt: skip
         usual = self.masking_scheme.replacement
         replacement = usual if self.replacement is None else self.replacement
         self._set("replacement", replacement)

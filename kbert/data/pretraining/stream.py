@@ -29,6 +29,7 @@ from kbert.data.masking.phrases import Phrases
 from kbert.data.pipeline import exact_options, stage
 from kbert.data.position import checked_start
 from kbert.data.pretraining import assembly, packing
+from kbert.data.pretraining.attention_kinds import attention_features, plan_kinds
 from kbert.data.pretraining.segments import PLANS, join_documents
 from kbert.data.pretraining.settings import Settings, StreamSettings
 from kbert.tokenizers.base import Tokenizer
@@ -38,7 +39,7 @@ Corpus: TypeAlias = Manifest | Mixture
 Data: TypeAlias = PathLike | Sequence[PathLike] | Mapping[PathLike, float] | Manifest | Mixture
 
 _CHUNK_TOKENS = 1 << 17  # tokens assembled at once: 1,024 rows of 128, small enough for the cache
-_PLAN, _MASK, _PACK = 0, 1, 2  # streams of draws under the seed
+_PLAN, _MASK, _PACK, _KIND = 0, 1, 2, 3  # streams of draws under the seed
 
 
 def open_stream(
@@ -233,6 +234,9 @@ def _plan(
         short_share=settings.short_sequence_share,
         **layout,
     )
+    if settings.attention_shares is not None:
+        key = fold(fold(fold(settings.seed, _KIND), settings.version(epoch)), window)
+        plan = plan_kinds(plan, key, settings.attention_shares)
     if scheme.joins_documents:
         tokens = join_documents(tokens, sentences, documents, tokenizer.sep_id)
     return tokens, plan
@@ -397,6 +401,10 @@ def _examples(
     )
     if shown is not None:
         features["causal_mask"] = features["padding_mask"] * tf.cast(shown[:, None], tf.int32)
+    if settings.attention_shares is not None:
+        features |= attention_features(
+            rows[:, 4], features["segment_ids"], features["padding_mask"]
+        )
     if settings.segment_scheme.label:
         features[settings.segment_scheme.label] = rows[:, 4]
     return features

@@ -29,6 +29,7 @@ from kbert.data.pipeline import exact_options
 from kbert.data.position import checked_start
 from kbert.data.tables.bucketing import Keys
 from kbert.data.translation.framing import Framing, framed
+from kbert.data.translation.masks import TargetMasks
 from kbert.data.translation.pairs import EncodedPairs, encode_pairs
 from kbert.data.translation.shapes import BatchPlan, plan_batches
 from kbert.text.pairs import split_pairs
@@ -52,6 +53,7 @@ def translation_dataset(
     shuffle: bool = True,
     num_shapes: int = NUM_SHAPES,
     row_multiple: int = 1,
+    masked_share: float | None = None,
     num_hosts: int = 1,
     host_index: int = 0,
     threads: int | None = None,
@@ -86,6 +88,9 @@ def translation_dataset(
             there are hardly more batches than shapes, batches contain the same pairs again.
         row_multiple: number of which the rows of a batch are a multiple (also of H): devices times
             micro-batches.
+        masked_share: share of the target tokens, with the end token, that are masked and predicted,
+            at least one of each target, for `kbert.tasks.UniLMTranslator`. None = every target
+            token is predicted from those before it.
         num_hosts: H, number of hosts; each makes its slice of every batch.
         host_index: number of this host.
         threads: number of threads that make batches; None lets TensorFlow decide.
@@ -97,9 +102,14 @@ def translation_dataset(
         (R, T) float32, 1 where there is a target; and `position` (R, 3) int32, the `start` that
         resumes after this batch, in every row.
 
+        With `masked_share` there are no features of a decoder, but `target_token_ids` (R, T) int32:
+        the targets, in which 80 % of the predicted tokens are "mask", 10 % a random token, and 10 %
+        unchanged. `weights` are 1 for predicted tokens. The masks depend on the seed, the epoch and
+        the pair.
+
     Raises:
-        ValueError: a setting is out of range, the tokenizer lacks a token, there are no
-            pairs, or reading the pairs raises.
+        ValueError: a setting is out of range, the tokenizer lacks a token (with a `masked_share`
+            also "mask"), there are no pairs, or reading the pairs raises.
 
     Example:
         >>> from kbert.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
@@ -119,6 +129,8 @@ def translation_dataset(
         (0 <= seed < 2**63, "`seed` must lie in 0..2**63-1", seed),
         (epochs is None or epochs > 0, "`epochs` must be above 0, or None to never end", epochs),
         (num_shapes > 0, "`num_shapes` must be above 0", num_shapes),
+        (masked_share is None or 0 < masked_share <= 1,
+         "`masked_share` must be above 0 and at most 1, or None", masked_share),
         (row_multiple > 0, "`row_multiple` must be above 0", row_multiple),
         (0 <= host_index < num_hosts, "`host_index` must lie in 0..num_hosts-1",
          (host_index, num_hosts)),
@@ -131,7 +143,8 @@ def translation_dataset(
     ):  # fmt: skip
         if not is_valid:
             raise ValueError(f"{rule}. Received: {received}")
-    framing = Framing.of(tokenizer) if framing is None else framing
+    if framing is None:
+        framing = (Framing.of if masked_share is None else Framing.one_row)(tokenizer)
     longest_text = framing.longest_text(longest)
     if not isinstance(pairs, EncodedPairs):
         pairs = split_pairs(pairs, split, held_out_share)
@@ -149,7 +162,8 @@ def translation_dataset(
         "%d pairs in %d batches per epoch, of %d shapes; %.1f %% of the tokens are padding",
         len(pairs), len(plan.batch_shapes), len(plan.shapes), 100 * plan.padding,
     )  # fmt: skip
-    batches = _Batches(pairs, plan, framing, num_hosts, host_index)
+    masks = None if masked_share is None else TargetMasks(tokenizer.target, masked_share, seed)
+    batches = _Batches(pairs, plan, framing, num_hosts, host_index, masks)
     keys = Keys(tf.constant(plan.parts, tf.int64), seed if shuffle else None)
     steps = len(plan.batch_shapes)
     epoch, batch, _ = checked_start(start, steps)
@@ -176,8 +190,9 @@ class _Batches:
         framing: Framing,
         num_hosts: int,
         host_index: int,
+        masks: TargetMasks | None,
     ) -> None:
-        self.pairs = pairs
+        self.pairs, self.masks = pairs, masks
         self.framing = framing
         self.num_hosts, self.host_index = num_hosts, host_index
         sizes = plan.batch_pairs.astype(np.int64)
@@ -203,14 +218,16 @@ class _Batches:
             numbers = tf.data.Dataset.from_tensor_slices(keys.batches(len(self.sizes), epoch))
             numbers = numbers.skip(tf.where(epoch == start[0], tf.constant(start[1], tf.int64), 0))
             # The order is shared, not copied.
-            return numbers.map(lambda batch, position: (order, batch, position))
+            return numbers.map(lambda batch, position: (order, epoch, batch, position))
 
         return places
 
-    def make(self, order: tf.Tensor, batch: tf.Tensor, position: tf.Tensor) -> dict[str, Any]:
+    def make(
+        self, order: tf.Tensor, epoch: tf.Tensor, batch: tf.Tensor, position: tf.Tensor
+    ) -> dict[str, Any]:
         """Makes this host's R rows of one batch: the features of `translation_dataset`.
 
-        `order` (N,) has the numbers of the epoch's pairs, those of a batch one after the other.
+        `order` (N,) has the numbers of the pairs of `epoch`, those of a batch one after the other.
         `batch` is the number of the batch in the plan. `position` (3,), the `start` that resumes
         after the batch, is repeated in every row.
         """
@@ -224,16 +241,23 @@ class _Batches:
         )
         framing = self.framing
         source, target = (
-            framed(*side.gather(pair, columns), ends, framing.pad_id)
-            for side, columns, ends in (
-                (self.pairs.source, width, framing.source),
-                (self.pairs.target, target_width, framing.target),
+            framed(*side.gather(pair, columns), ends, pad_id)
+            for side, columns, ends, pad_id in (
+                (self.pairs.source, width, framing.source, framing.source_pad),
+                (self.pairs.target, target_width, framing.target, framing.target_pad),
             )
         )
         features = framing.features(source, target)
         features["weights"] *= tf.cast(row < size, tf.float32)[:, None]
+        if self.masks is not None:
+            mask = features.pop("decoder_padding_mask")
+            masked, is_predicted = self.masks.apply(epoch, pair, features["targets"], mask)
+            features["weights"] *= tf.cast(is_predicted, tf.float32)
+            features["target_token_ids"] = masked
+            del features["decoder_token_ids"]
         source_width, target_width, rows = self.static
         rows = rows and rows // self.num_hosts
+        source_width = source_width and source_width + (self.masks is not None)
         for name, feature in features.items():
             feature.set_shape([rows, source_width if name in _OF_SOURCE else target_width])
         position = tf.tile(position[None], [host_rows, 1])

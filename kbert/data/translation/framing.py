@@ -32,24 +32,28 @@ class Framing:
         start_id: id of the decoder's first input token.
         source: tokens around a source.
         target: tokens around a target, which the decoder predicts.
-        pad_id: id of padding.
+        source_pad: id of the sources' padding.
+        target_pad: id of the targets' padding.
     """
 
     start_id: int
     source: Ends
     target: Ends
-    pad_id: int
+    source_pad: int
+    target_pad: int
 
     @classmethod
     def of(
-        cls, tokenizer: Tokenizer, start_id: int | None = None, begins_with_cls: bool = False
+        cls, tokenizer: Tokenizer, start_id: int | None = None, special_tokens: str = "end"
     ) -> Framing:
-        """Returns the framing of a tokenizer's texts, which end with its "sep" token.
+        """Returns the framing of a tokenizer's texts.
 
         Args:
-            tokenizer: tokenizer of both sides.
-            start_id: id of the decoder's first input token; None = "cls", or "pad" without one.
-            begins_with_cls: whether "cls" begins sources and targets, as in BART.
+            tokenizer: tokenizer of the sources; its `target` is that of the targets.
+            start_id: id of the decoder's first input token. None = "cls", or "pad" without one. If
+                a language's code ends the targets, as in mBART, that code begins them.
+            special_tokens: "end": only "sep" ends a text; "all": the tokenizer's `prefix_ids` and
+                `suffix_ids` are around it.
 
         Raises:
             ValueError: the tokenizer lacks a token.
@@ -59,21 +63,46 @@ class Framing:
             >>> Framing.of(WordPieceTokenizer(SPECIAL_TOKENS)).target
             Ends(begin=(), end=(3,))
         """
+        targets = tokenizer.target
         if start_id is None:
-            start_id = tokenizer.pad_id if tokenizer.cls_id is None else tokenizer.cls_id
-        needs_cls = begins_with_cls and tokenizer.cls_id is None
-        if tokenizer.sep_id is None or start_id is None or needs_cls:
-            start = '"cls"' if needs_cls else '"cls" or "pad"'
+            start_id = targets.pad_id if targets.cls_id is None else targets.cls_id
+        if None in (tokenizer.sep_id, targets.sep_id, start_id):
             raise ValueError(
-                f'The tokenizer must have a {start} token, which begins a target, and a "sep" '
-                f"token, which ends a text: name them with special_tokens=. Received: a "
-                f"{type(tokenizer).__name__} with cls={tokenizer.cls_id}, pad={tokenizer.pad_id}, "
-                f"sep={tokenizer.sep_id}"
+                'The tokenizer must have a "cls" or "pad" token, which begins a target, and a '
+                '"sep" token, which ends a text: name them with special_tokens=. Received: a '
+                f"{type(tokenizer).__name__} with cls={targets.cls_id}, pad={targets.pad_id}, "
+                f"sep={targets.sep_id}"
             )
-        begin = (tokenizer.cls_id,) if begins_with_cls else ()
-        ends = Ends(begin, (tokenizer.sep_id,))
-        pad_id = tokenizer.sep_id if tokenizer.pad_id is None else tokenizer.pad_id
-        return cls(start_id, ends, ends, pad_id)
+        if special_tokens == "all":
+            sides = [Ends(x.prefix_ids, x.suffix_ids) for x in (tokenizer, targets)]
+            if len(targets.suffix_ids) > 1:
+                start_id = targets.suffix_ids[-1]
+        else:
+            sides = [Ends((), (x.sep_id,)) for x in (tokenizer, targets)]
+        pads = [x.sep_id if x.pad_id is None else x.pad_id for x in (tokenizer, targets)]
+        return cls(start_id, *sides, *pads)
+
+    @classmethod
+    def one_row(cls, tokenizer: Tokenizer) -> Framing:
+        """Returns the framing of a source and a target in one row of an encoder, as in UniLM.
+
+        The row is "cls", source, "sep", target, "sep". Raises ValueError if the tokenizer lacks one
+        of these tokens, or "mask", which hides tokens of the target.
+
+        Example:
+            >>> from kbert.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
+            >>> Framing.one_row(WordPieceTokenizer(SPECIAL_TOKENS)).source
+            Ends(begin=(2,), end=(3,))
+        """
+        if None in (tokenizer.cls_id, tokenizer.mask_id):
+            raise ValueError(
+                'The tokenizer must have a "cls" token, which begins a source, and a "mask" token, '
+                "which hides tokens of the target: name them with special_tokens=. Received: a "
+                f"{type(tokenizer).__name__} with cls={tokenizer.cls_id}, mask={tokenizer.mask_id}"
+            )
+        framing = cls.of(tokenizer)
+        source = Ends((tokenizer.cls_id,), framing.source.end)
+        return dataclasses.replace(framing, source=source)
 
     def longest_text(self, max_length: int) -> int:
         """Returns `max_length` of `encode_pairs`, whose texts have only an end token."""
@@ -101,7 +130,7 @@ class Framing:
         return {
             "encoder_token_ids": source[0],
             "encoder_padding_mask": source[1],
-            "decoder_token_ids": tf.where(mask > 0, shifted, self.pad_id),
+            "decoder_token_ids": tf.where(mask > 0, shifted, self.target_pad),
             "decoder_padding_mask": mask,
             "targets": targets,
             "weights": tf.cast(mask, tf.float32),

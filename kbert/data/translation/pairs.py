@@ -92,7 +92,7 @@ def encode_pairs(
 
     Args:
         pairs: pairs of (source, target).
-        tokenizer: tokenizer of both sides.
+        tokenizer: tokenizer of the sources; its `target` is that of the targets.
         max_length: maximum number of tokens of a source or a target, with the end token.
 
     Raises:
@@ -105,12 +105,13 @@ def encode_pairs(
         >>> len(encoded), encoded.too_long, encoded.target.ids.numpy().tolist()
         (1, 1, [6, 7])
     """
-    dtype = token_dtype(tokenizer.vocabulary_size)
+    tokenizers = (tokenizer, tokenizer.target)
+    dtype = token_dtype(max(x.vocabulary_size for x in tokenizers))
 
     parts: tuple[list, list] = ([], [])
     too_long = empty = 0
     for texts in _chunks(pairs):
-        sides = [tokenizer.encode(side) for side in texts]
+        sides = [x.encode(side) for x, side in zip(tokenizers, texts, strict=True)]
         lengths = np.stack([side.row_lengths() for side in sides])
         fits, has_tokens = np.all(lengths < max_length, 0), np.all(lengths > 0, 0)
         too_long += int(np.sum(~fits))

@@ -44,7 +44,6 @@ class Bart(EncoderDecoder):
     model_type = "bart"
     title = "BART"
     class_prefix = "Bart"
-    task_settings: ClassVar[Mapping[str, Any]] = {"begins_with_cls": True}
     prefix = "model"
     heads = ("lm_head.", "final_logits_bias", "classification_head.", "qa_outputs.")
     fields: ClassVar[Mapping[str, str]] = {
@@ -184,7 +183,6 @@ class MBart(Bart):
     model_type = "mbart"
     title = "mBART"
     class_prefix = "MBart"
-    task_settings: ClassVar[Mapping[str, Any]] = {}
     required: ClassVar[Mapping[str, tuple]] = {
         **Bart.required,
         **_fixed(normalize_before=True, normalize_embedding=True, sines=False),
@@ -198,7 +196,6 @@ class Pegasus(Bart):
     model_type = "pegasus"
     title = "PEGASUS"
     class_prefix = "Pegasus"
-    task_settings: ClassVar[Mapping[str, Any]] = {}
     unread = r"(^|\.)embed_positions\.weight$"
     required: ClassVar[Mapping[str, tuple]] = {
         **Bart.required,

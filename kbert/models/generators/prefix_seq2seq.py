@@ -18,8 +18,112 @@ from kbert.models.encoder import Encoder
 from kbert.models.generators.seq2seq import check_inputs
 
 
-class PrefixSeq2Seq(keras.Model):
+class OneNetwork(keras.Model):
     """Encoder whose sequences are a source and a target; the attention mask separates both.
+
+    A token of the source attends to the whole source. A token of the target attends to the source
+    and to the target up to itself. Subclasses say which tokens of the target predict which, and
+    decode.
+
+    Args:
+        encoder: a `kbert.Encoder`.
+        name: name of the model.
+
+    Raises:
+        ValueError: the encoder's kind, positions, attention pattern, blocks or part differ from
+            BERT's.
+    """
+
+    def __init__(self, encoder: Encoder, *, name: str, **kwargs: Any) -> None:
+        config = encoder.config
+        plain = {
+            **{"kind": "encoder", "positions": "learned", "attention_pattern": (GLOBAL,)},
+            **{"block": "post_norm", "part": None},
+        }
+        values = {name: getattr(config, name) for name in plain}
+        if values != plain:
+            raise ValueError(
+                "The encoder must have positions='learned', attention_pattern=('global',), "
+                f"block='post_norm' and no part, as it also decodes the target. Received: {values}"
+            )
+        super().__init__(name=name, dtype=encoder.dtype_policy, **kwargs)
+        self.encoder = encoder
+        self.config = encoder.config
+        self.built = True
+
+    def parts(self) -> dict[str, keras.layers.Layer]:
+        """Returns the layers with weights, by the first part of the weights' names in a preset."""
+        return self.encoder.parts()
+
+    @property
+    def token_embedding(self) -> keras.Variable:
+        """The token table (V, H)."""
+        return self.encoder.token_embedding
+
+    @property
+    def segments(self) -> tuple[int, int] | None:
+        """Segment ids of sources and of targets; None without segments."""
+        last = self.config.num_segments - 1
+        return None if last < 0 else (0, last)
+
+    def run(
+        self, source: Tensor, target: Tensor, mask: Tensor, training: bool, reads: Reads
+    ) -> dict[str, Any]:
+        """Encodes sources and targets.
+
+        Args:
+            source: (B, S) ids.
+            target: (B, T) ids.
+            mask: (B, S), 0 for padding in the source; None = no padding.
+            training: whether dropout is active.
+            reads: which outputs are returned besides the last hidden state.
+
+        Returns:
+            The result of `kbert.Seq2Seq.call`.
+        """
+        mask = ops.ones_like(source) if mask is None else mask
+        x = self._embed(source, target, mask, training)
+        bias = _prefix_bias(mask, ops.shape(target)[1])
+        blocks = self.encoder.layer_blocks
+        hidden_states, attention = run_blocks(blocks, x, bias, reads=reads, training=training)
+        x, length = hidden_states[-1], ops.shape(source)[1]
+        outputs = {"sequence": x[:, length:], "encoder_sequence": x[:, :length]}
+        if reads.hidden_states:
+            outputs["hidden_states"] = [x[:, length:] for x in hidden_states]
+            outputs["encoder_hidden_states"] = [x[:, :length] for x in hidden_states]
+        if reads.attention:
+            outputs["attention"] = [a[:, :, length:, length:] for a in attention]
+            outputs["cross_attention"] = [a[:, :, length:, :length] for a in attention]
+            outputs["encoder_attention"] = [a[:, :, :length, :length] for a in attention]
+        return outputs
+
+    def _embed_target(self, ids: Tensor, positions: Tensor) -> Tensor:
+        """Embeds tokens (R, T) of targets at `positions` (R, T)."""
+        segments = None if self.segments is None else ops.full_like(ids, self.segments[1])
+        return self.encoder.embeddings(ids, segments, positions)
+
+    def _embed(self, source: Tensor, target: Tensor, mask: Tensor, training: bool) -> Tensor:
+        """Embeds each source and its target as one sequence: (B, S), (B, T) -> (B, S + T, H).
+
+        The positions of a target follow the last token of its source. `mask` (B, S) is 0 for
+        padding in the source.
+        """
+        columns = ops.arange(ops.shape(source)[1], dtype="int32")
+        lengths = ops.sum(ops.cast(mask, "int32"), axis=1, keepdims=True)  # (B, 1)
+        target_positions = lengths + ops.arange(ops.shape(target)[1], dtype="int32")[None]
+        positions = ops.concatenate(
+            [ops.zeros_like(lengths) + columns[None], target_positions], axis=1
+        )
+        segments = None
+        if self.segments is not None:
+            sides = zip((source, target), self.segments, strict=True)
+            segments = ops.concatenate([ops.full_like(ids, number) for ids, number in sides], 1)
+        ids = ops.concatenate([source, ops.cast(target, source.dtype)], axis=1)
+        return self.encoder.embeddings(ids, segments, positions, training=training)
+
+
+class PrefixSeq2Seq(OneNetwork):
+    """Encoder of sources and targets that predicts each token from those before it.
 
     A token of the source attends to the whole source. A token of the target attends to the source
     and to the target up to itself. (The sequence-to-sequence mask of UniLM: Dong et al. 2019,
@@ -57,35 +161,12 @@ class PrefixSeq2Seq(keras.Model):
                 f"embedding_size={encoder.config.embedding_size}, "
                 f"hidden_size={encoder.config.hidden_size}"
             )
-        config = encoder.config
-        plain = {
-            **{"kind": "encoder", "positions": "learned", "attention_pattern": (GLOBAL,)},
-            **{"block": "post_norm", "part": None},
-        }
-        values = {name: getattr(config, name) for name in plain}
-        if values != plain:
-            raise ValueError(
-                "The encoder must have positions='learned', attention_pattern=('global',), "
-                f"block='post_norm' and no part, as it also decodes the target. Received: {values}"
-            )
-        super().__init__(name=name, dtype=encoder.dtype_policy, **kwargs)
-        self.encoder = encoder
-        self.config = encoder.config
-        self.built = True
-
-    def parts(self) -> dict[str, keras.layers.Layer]:
-        """Returns the layers with weights, by the first part of the weights' names in a preset."""
-        return self.encoder.parts()
+        super().__init__(encoder, name=name, **kwargs)
 
     @property
     def max_length(self) -> int:
         """The longest source and the longest target, in tokens: half of the positions each."""
         return self.config.max_positions // 2
-
-    @property
-    def token_embedding(self) -> keras.Variable:
-        """The token table (V, H)."""
-        return self.encoder.token_embedding
 
     def call(
         self,
@@ -96,24 +177,9 @@ class PrefixSeq2Seq(keras.Model):
     ) -> dict[str, Any]:
         """Encodes sources and targets; arguments and result are those of `kbert.Seq2Seq.call`."""
         check_inputs(inputs)
-        source, target = inputs["encoder_token_ids"], inputs["decoder_token_ids"]
-        mask = inputs.get("encoder_padding_mask")
-        mask = ops.ones_like(source) if mask is None else mask
-        x = self._embed(source, target, mask, training)
-        bias = _prefix_bias(mask, ops.shape(target)[1])
-        blocks = self.encoder.layer_blocks
         reads = Reads(return_hidden_states, return_attention)
-        hidden_states, attention = run_blocks(blocks, x, bias, reads=reads, training=training)
-        x, length = hidden_states[-1], ops.shape(source)[1]
-        outputs = {"sequence": x[:, length:], "encoder_sequence": x[:, :length]}
-        if return_hidden_states:
-            outputs["hidden_states"] = [x[:, length:] for x in hidden_states]
-            outputs["encoder_hidden_states"] = [x[:, :length] for x in hidden_states]
-        if return_attention:
-            outputs["attention"] = [a[:, :, length:, length:] for a in attention]
-            outputs["cross_attention"] = [a[:, :, length:, :length] for a in attention]
-            outputs["encoder_attention"] = [a[:, :, :length, :length] for a in attention]
-        return outputs
+        ids, mask = inputs["encoder_token_ids"], inputs.get("encoder_padding_mask")
+        return self.run(ids, inputs["decoder_token_ids"], mask, training, reads)
 
     def logits(self, sequence: Tensor) -> Tensor:
         """Computes the logits of the next token: (…, H) -> (…, V) float32, by the token table."""
@@ -148,34 +214,9 @@ class PrefixSeq2Seq(keras.Model):
         Arguments and result are those of `kbert.Seq2Seq.step`.
         """
         positions = (cache["prompt"]["lengths"] + 1 + t)[:, None]  # after source and start
-        x = self.encoder.embeddings(
-            token_ids[:, None], self._segment(token_ids[:, None]), positions
-        )
+        x = self._embed_target(token_ids[:, None], positions)
         x, cache = step_blocks(self.encoder.layer_blocks, x, cache, t)
         return self.logits(x[:, 0]), cache
-
-    def _segment(self, target: Tensor) -> Tensor:
-        """Returns segment ids (B, T) of a target: the last segment; None without segments."""
-        last = self.config.num_segments - 1
-        return None if last < 0 else ops.full_like(target, last)
-
-    def _embed(self, source: Tensor, target: Tensor, mask: Tensor, training: bool) -> Tensor:
-        """Embeds each source and its target as one sequence: (B, S), (B, T) -> (B, S + T, H).
-
-        The positions of a target follow the last token of its source. `mask` (B, S) is 0 for
-        padding in the source.
-        """
-        columns = ops.arange(ops.shape(source)[1], dtype="int32")
-        lengths = ops.sum(ops.cast(mask, "int32"), axis=1, keepdims=True)  # (B, 1)
-        target_positions = lengths + ops.arange(ops.shape(target)[1], dtype="int32")[None]
-        positions = ops.concatenate(
-            [ops.zeros_like(lengths) + columns[None], target_positions], axis=1
-        )
-        segments = self._segment(target)
-        if segments is not None:
-            segments = ops.concatenate([ops.zeros_like(source), segments], axis=1)
-        ids = ops.concatenate([source, ops.cast(target, source.dtype)], axis=1)
-        return self.encoder.embeddings(ids, segments, positions, training=training)
 
 
 def _prefix_bias(mask: Tensor, length: int) -> Tensor:

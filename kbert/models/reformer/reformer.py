@@ -48,7 +48,7 @@ class Reformer(Encoder):
     config_class = ReformerConfig
     config: ReformerConfig
     # The config decides whether all tokens are causal.
-    INPUTS = tuple(name for name in INPUTS if name != "causal_mask")
+    INPUTS = tuple(name for name in INPUTS if name not in ("causal_mask", "attention_order"))
 
     def _make_embeddings(self) -> keras.layers.Layer:
         config, policy = self.config, {"dtype": self.dtype_policy}

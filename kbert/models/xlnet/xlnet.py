@@ -64,7 +64,8 @@ class Xlnet(Encoder):
     # First key that the first token attends to with `same_length`: the oldest of the memory.
     first_seen: ClassVar[int] = 0
     INPUTS = (
-        *(name for name in INPUTS if name != "causal_mask"),  # `order_ids` replace it
+        # `order_ids` replace the first two.
+        *(name for name in INPUTS if name not in ("causal_mask", "attention_order")),
         *("order_ids", "target_positions", "memory"),
     )
 

@@ -84,9 +84,12 @@ class TextToTextOptions(RowOptions):
         flag=False,
         of_rows=False,
     )
-    begins_with_cls: bool = option(
-        False,
-        help='Whether the "cls" token begins sources and targets, as in BART.',
+    special_tokens: str = option(
+        "end",
+        help='Special tokens of sources and targets. end: only the "sep" token after a text, as in '
+        "the Transformer; all: those that the tokenizer puts around a text, as in models of "
+        "Hugging Face (BART, mBART).",
+        choices=("end", "all"),
         flag=False,
     )
 
@@ -100,3 +103,18 @@ class TranslatorOptions(TextToTextOptions):
 
     long_sources: str = TextToTextOptions.with_default("long_sources", "refuse")
     label_smoothing: float = TextToTextOptions.with_default("label_smoothing", 0.1)
+
+
+class UniLMTranslatorOptions(TranslatorOptions):
+    """Settings of `UniLMTranslator`.
+
+    Args:
+        {options}
+    """
+
+    masked_share: float = option(
+        0.7,
+        help="Share of a target's tokens that are masked in training.",
+        above=0,
+        at_most=1,
+    )

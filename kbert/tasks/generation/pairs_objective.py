@@ -128,6 +128,7 @@ class PairsObjective(StepsObjective):
             framing=framing,
             num_shapes=self.options.num_shapes,
             row_multiple=self.row_multiple,
+            masked_share=self.task.masked_share,
             **order,
             **stream,
         )

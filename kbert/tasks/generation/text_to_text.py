@@ -75,7 +75,7 @@ from kbert.training.step.state import DerivedMetrics
 _MULTIPLE = BUCKET if keras.backend.backend() == "tensorflow" else 32
 LONGER = 50  # tokens by which a target may exceed its source
 # Settings of a task that its model was trained with: a new task on the model keeps them.
-_OF_MODEL = ("generation", "begins_with_cls")
+_OF_MODEL = ("generation", "special_tokens")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,12 +145,15 @@ class TextToText(GenerationTask, TableTask):
     file_answers = SourceAnswers
     row_export = SourceRows
     shown_metrics = ("perplexity",)
-    model_classes = (Seq2Seq, PrefixSeq2Seq)
-    model_inputs = INPUTS
-    other_inputs = (POSITIONS,)
-    corpus_objective = DenoisedCorpus
+    model_classes: ClassVar[tuple[type[keras.Model], ...]] = (Seq2Seq, PrefixSeq2Seq)
+    model_inputs: ClassVar[tuple[str, ...]] = INPUTS
+    other_inputs: ClassVar[tuple[str, ...]] = (POSITIONS,)
+    corpus_objective: ClassVar[Any] = DenoisedCorpus
     derived_metrics: ClassVar[DerivedMetrics] = {"perplexity": ("nll", ops.exp)}
-    held_elsewhere = ("generation", "begins_with_cls", "beam_width")
+    held_elsewhere = ("generation", "special_tokens", "beam_width")
+    # Share of the target tokens that are masked and predicted, as in UniLM; None = each one is
+    # predicted from those before it.
+    masked_share: float | None = None
     # Name of a text that the task generates, in files and exports; and of the export's signature.
     answer_name: ClassVar[str] = "output"
     signature_name: ClassVar[str] = "generate"
@@ -169,16 +172,19 @@ class TextToText(GenerationTask, TableTask):
     ) -> None:
         super().__init__(seq2seq, tokenizer, name=name or self.kind)
         self.chosen = options_of(type(self), options)
-        if getattr(seq2seq.config, "target_vocabulary_size", None) is not None:
-            raise ValueError(
-                f"A {type(self).__name__} has one tokenizer, so source and target must share their "
-                "vocabulary: `target_vocabulary_size` of the model must be None. Received: "
-                f"target_vocabulary_size={seq2seq.config.target_vocabulary_size}"
-            )
         self.seq2seq = seq2seq
+        rows, targets = self._target_rows, tokenizer.target
+        has_own_rows = getattr(seq2seq.config, "target_vocabulary_size", None) is not None
+        if targets.vocabulary_size > rows or (has_own_rows and targets is tokenizer):
+            raise ValueError(
+                "The targets' tokenizer must fit the decoder's table: one for both sides if they "
+                "share the table, else one of their own, as a `MarianTokenizer` has. Received: "
+                f"{targets.vocabulary_size} entries, {rows} rows in a table "
+                f"{'of the decoder alone' if has_own_rows else 'of both sides'}"
+            )
         if self.generation is not None:
             self._generation = read_generation_config(self.generation, source="generation")
-        self.framing = Framing.of(tokenizer, self._generation.start_id, self.begins_with_cls)
+        self.framing = self.make_framing()
         self._prefix_length = len(tokenize(tokenizer, [self.prefix])[0]) if self.prefix else 0
         framing = self.framing
         self._check_length("max_length", len(framing.source) + self._prefix_length)
@@ -201,6 +207,16 @@ class TextToText(GenerationTask, TableTask):
             for name, value in chosen.items()
             if name == "label_smoothing" or value != usual[name]
         }
+
+    @property
+    def _target_rows(self) -> int:
+        """Rows of the decoder's token table."""
+        config = self.seq2seq.config
+        return getattr(config, "target_rows", config.vocabulary_size)
+
+    def make_framing(self) -> Framing:
+        """Returns the special tokens of sources and targets, and the decoder's first token."""
+        return Framing.of(self.tokenizer, self._generation.start_id, self.special_tokens)
 
     def _check_length(self, name: str, used: int) -> None:
         """Raises ValueError unless a limit exceeds its `used` tokens and the model supports it."""
@@ -326,7 +342,7 @@ class TextToText(GenerationTask, TableTask):
         """
         references = references_of(table)
         texts = [stripped(text) for row in references for text in row]
-        ids = tokenize(self.tokenizer, texts)
+        ids = tokenize(self.tokenizer.target, texts)
         ends = self.framing.target
         budget = (self.max_target_length or self.seq2seq.max_length) - len(ends)
         counts = [len(row) for row in references]
@@ -337,25 +353,25 @@ class TextToText(GenerationTask, TableTask):
 
     def assemble(self, columns: dict[str, Any]) -> dict[str, tf.Tensor]:
         columns = dict(columns)
-        source = self._dense(columns.pop("source"), self.row_length)
+        source = self._dense(columns.pop("source"), self.row_length, self.framing.source_pad)
         target = columns.pop("target", None)
         if target is None:
             names = ("encoder_token_ids", "encoder_padding_mask")
             return {**dict(zip(names, source, strict=True)), **columns}
         longest = self.max_target_length or self.seq2seq.max_length
-        return {**self.framing.features(source, self._dense(target, longest)), **columns}
+        targets = self._dense(target, longest, self.framing.target_pad)
+        return {**self.framing.features(source, targets), **columns}
 
-    def _dense(self, ids: tf.RaggedTensor, longest: int) -> tuple[tf.Tensor, tf.Tensor]:
+    def _dense(
+        self, ids: tf.RaggedTensor, longest: int, pad_id: int
+    ) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns ids and padding mask (B, W) int32; W is a multiple, at most `longest`."""
         lengths = tf.cast(ids.row_lengths(), tf.int32)
         width = -(-tf.reduce_max(lengths) // _MULTIPLE) * _MULTIPLE
         width = tf.minimum(width, longest)
-        dense = ids.to_tensor(self.framing.pad_id)
-        dense = tf.pad(
-            dense,
-            [[0, 0], [0, width - tf.shape(dense)[1]]],
-            constant_values=self.framing.pad_id,
-        )
+        dense = ids.to_tensor(pad_id)
+        more = [[0, 0], [0, width - tf.shape(dense)[1]]]
+        dense = tf.pad(dense, more, constant_values=pad_id)
         return dense, tf.sequence_mask(lengths, width, tf.int32)
 
     @functools.cached_property
@@ -522,7 +538,7 @@ class TextToText(GenerationTask, TableTask):
             jit_compile=jit_compile,
         )
         text_ids = (number for number in numbers if number not in self.stop_ids)
-        return _stripped_pieces(pieces(TextStream(self.tokenizer, [], ()), text_ids))
+        return _stripped_pieces(pieces(TextStream(self.tokenizer.target, [], ()), text_ids))
 
     def decoding_settings(
         self,
@@ -672,7 +688,7 @@ class TextToText(GenerationTask, TableTask):
 
         `rows` are those of `source_rows`.
         """
-        ids, mask = padded(rows, width, self.framing.pad_id)
+        ids, mask = padded(rows, width, self.framing.source_pad)
         return {"encoder_token_ids": ids, "encoder_padding_mask": mask}
 
     @property
@@ -682,12 +698,14 @@ class TextToText(GenerationTask, TableTask):
 
     @property
     def stop_ids(self) -> tuple[int, ...]:
-        return self._generation.stop_ids or (self.tokenizer.sep_id,)
+        return self._generation.stop_ids or (self.tokenizer.target.sep_id,)
 
     def banned_ids(self, stop_ids: Sequence[int]) -> tuple[int, ...]:
-        rules = self._generation.constraints
+        tokenizer, rules = self.tokenizer.target, self._generation.constraints
+        inputs = {tokenizer.pad_id, tokenizer.unk_id, tokenizer.cls_id, tokenizer.mask_id}
+        banned = {*inputs, *range(tokenizer.vocabulary_size, self._target_rows)}
         forced = {rules.forced_first_id, rules.forced_last_id, *self.framing.target.begin}
-        return tuple(i for i in super().banned_ids(stop_ids) if i not in forced)
+        return tuple(sorted(banned - {None, *stop_ids, *forced}))
 
     def decode(
         self,
@@ -720,7 +738,7 @@ class TextToText(GenerationTask, TableTask):
         """Returns the texts of `Decoded` tokens, stripped of white space, as (B, K) strings."""
         with tf.device("CPU"):
             # Byte-level tokens begin with the space before a word, even before the first word.
-            texts = tf.strings.strip(self.tokenizer.decode(self.new_ids(decoded)))
+            texts = tf.strings.strip(self.tokenizer.target.decode(self.new_ids(decoded)))
             return tf.reshape(texts, tf.shape(decoded.scores))
 
     def signatures(
@@ -787,7 +805,7 @@ class TextToText(GenerationTask, TableTask):
         parts = [[i * row for i in ends.begin], [ids], [i * row for i in ends.end]]
         framed = tf.concat([part for side in parts for part in side], axis=1)
         mask = tf.ones_like(framed).to_tensor()
-        token_ids = framed.to_tensor(self.framing.pad_id)
+        token_ids = framed.to_tensor(self.framing.source_pad)
         return {"encoder_token_ids": token_ids, "encoder_padding_mask": mask}, is_empty
 
     @classmethod

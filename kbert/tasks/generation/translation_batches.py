@@ -63,6 +63,7 @@ def pair_batches(
         max_length=max_length,
         framing=task.framing,
         row_multiple=row_multiple,
+        masked_share=task.masked_share,
         **options,
     )
 

@@ -9,6 +9,7 @@ from absl import logging
 from kbert.checkpoints import extend_vocabulary, read_checkpoint
 from kbert.configs.encoder import EncoderConfig
 from kbert.core.types import DType, PathLike
+from kbert.data.pretraining.attention_kinds import NUM_SEGMENTS, PLACE_IN_PAIR
 from kbert.hub import locate
 from kbert.models.encoder import Encoder
 from kbert.models.initial_values import without_drawing
@@ -33,8 +34,9 @@ def adapt(
     The tokenizer's vocabulary begins with the folder's; further entries become new rows of the
     token table. A new row starts as the mean of the subwords that its word was split into before;
     "##ing" starts as the mean of the subwords of "ing" inside a word. Padding rows of the folder's
-    table that a new entry uses are initialised the same way. A head that the folder lacks is newly
-    initialised, with a warning.
+    table that a new entry uses are initialised the same way. With num_segments=6 in `changes`, for
+    `UniLM`, new rows of the segment table start as those of a pair of segments. A head that the
+    folder lacks is newly initialised, with a warning.
 
     Args:
         folder: a kbert or Hugging Face folder with its tokenizer's files, or anything else that
@@ -86,6 +88,7 @@ def adapt(
         known=old_size,
     )
     config = config.replace(**(changes or {}))
+    arrays = _with_segments(arrays, config.num_segments)
     with without_drawing():
         encoder = Encoder(config, dtype=dtype)
         if config.padding_id == checkpoint.config.padding_id:
@@ -98,6 +101,19 @@ def adapt(
             else:
                 logging.warning("%s has no %s: it is newly initialised", os.fspath(folder), prefix)
     return task
+
+
+def _with_segments(arrays: Mapping[str, Any], num_segments: int) -> Mapping[str, Any]:
+    """Returns a preset's arrays with a segment table for UniLM's kinds, if `num_segments` is that.
+
+    A segment that is new starts as the first or second segment of a pair, whichever it is in its
+    kind (as in the code of microsoft/unilm).
+    """
+    name = "encoder/embeddings/segment"
+    if name not in arrays or num_segments != NUM_SEGMENTS or len(arrays[name]) >= NUM_SEGMENTS:
+        return arrays
+    last = len(arrays[name]) - 1
+    return {**arrays, name: arrays[name][[min(place, last) for place in PLACE_IN_PAIR]]}
 
 
 def _check_reads_alike(before: Any, tokenizer: Tokenizer, folder: PathLike) -> None:

@@ -92,7 +92,8 @@ def test_spans_begin_at_any_token_alike():
 
 
 @pytest.mark.parametrize(
-    ("weights", "mean"), [(ngrams.NGRAM_WEIGHTS, 18 / 11), (ngrams.SPAN_WEIGHTS, 3.797)]
+    ("weights", "mean"),
+    [(ngrams.NGRAM_WEIGHTS, 18 / 11), (ngrams.SPAN_WEIGHTS, 3.797), (ngrams.TOKEN_WEIGHTS, 1.3)],
 )
 def test_lengths_follow_their_weights(weights, mean):
     lengths = draw_lengths(fold(0, 0), tf.range(300_000), weights).numpy()

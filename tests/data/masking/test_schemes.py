@@ -18,6 +18,7 @@ SCHEMES = [
     ("ngram", "halves"),
     ("span", "full_sentences"),
     ("independent", "consecutive"),
+    ("token_ngram", "consecutive"),
     ("token", "doc_sentences"),
     ("token", "single"),
     ("permutation", "single"),

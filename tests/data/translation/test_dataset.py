@@ -173,7 +173,8 @@ def test_a_vocabulary_without_a_pad_token():
     tokenizer = BytePairTokenizer(vocabulary, [], special_tokens=roles)
     (batch,) = translation_dataset([("a", "bc")], tokenizer, epochs=1, max_tokens=4)
     end = tokenizer.sep_id
-    assert batch["encoder_token_ids"].numpy().tolist() == [[tokenizer.token_to_id("a"), end, end, end]]
+    first = tokenizer.token_to_id("a")
+    assert batch["encoder_token_ids"].numpy().tolist() == [[first, end, end, end]]
     assert batch["decoder_token_ids"].numpy()[0, 0] == end
 
 

@@ -55,11 +55,12 @@ def test_a_row_is_source_and_target_in_their_special_tokens():
 
 
 def test_the_tokens_of_bart_and_of_t5():
-    bart = answerer(begins_with_cls=True, generation={"decoder_start_token_id": 3})
+    bart = answerer(special_tokens="all", generation={"decoder_start_token_id": 3})
     _, batch = features(bart, [("a", "b")])
     assert shown(bart, batch["encoder_token_ids"][0][:3]) == "[CLS] a [SEP]"
     assert shown(bart, batch["decoder_token_ids"][0][:3]) == "[SEP] [CLS] b"
     assert shown(bart, batch["targets"][0][:3]) == "[CLS] b [SEP]"
+    assert bart.framing.source == bart.framing.target == Ends((2,), (3,))
     t5 = answerer(generation={"decoder_start_token_id": 0, "eos_token_id": 3})
     _, batch = features(t5, [("a", "b")])
     assert shown(t5, batch["decoder_token_ids"][0][:2]) == "[PAD] b"
@@ -75,7 +76,7 @@ def test_framing_of_any_number_of_tokens():
     )
     assert ids.numpy().tolist() == [[1, 2, 7, 8, 3, 4]]
     assert mask.numpy().tolist() == [[1] * 6]
-    framing = Framing.of(writing.tokenizer(), begins_with_cls=True)
+    framing = Framing.of(writing.tokenizer(), special_tokens="all")
     assert (framing.longest_text(9), len(framing.source)) == (8, 2)
 
 

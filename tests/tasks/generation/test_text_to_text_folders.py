@@ -146,7 +146,7 @@ def test_a_new_task_trains_and_decodes_with_the_model_s_tokens(kind, tmp_path):
     folder_of(kind, tmp_path / "theirs", max_length=16)
     task = TextToText.from_preset(tmp_path / "theirs", new_head=True, prefix="a: ")
     start = {"bart": 2, "t5": 0}[kind]
-    assert (task.framing.start_id, task.begins_with_cls) == (start, kind == "bart")
+    assert (task.framing.start_id, len(task.framing.source)) == (start, 1 + (kind == "bart"))
     pairs = [(text, text.split()[1]) for text in TEXTS]
     how = {"epochs": 60, "batch_size": 3, "learning_rate": 1e-2, "verbose": 0}
     losses = task.fit(pairs, **how).history["loss"]

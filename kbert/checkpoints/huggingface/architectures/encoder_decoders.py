@@ -17,6 +17,7 @@ class EncoderDecoder(Architecture):
     config_class = Seq2SeqConfig
     root = "seq2seq"
     task = "text2text"
+    task_settings: ClassVar[Mapping[str, Any]] = {"special_tokens": "all"}
     class_ending = "ForConditionalGeneration"
     head_dropouts: ClassVar[Mapping[str, Any]] = {}
     required: ClassVar[Mapping[str, tuple]] = {**REQUIRED, "is_encoder_decoder": (True,)}
