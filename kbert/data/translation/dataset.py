@@ -257,7 +257,6 @@ class _Batches:
             del features["decoder_token_ids"]
         source_width, target_width, rows = self.static
         rows = rows and rows // self.num_hosts
-        source_width = source_width and source_width + (self.masks is not None)
         for name, feature in features.items():
             feature.set_shape([rows, source_width if name in _OF_SOURCE else target_width])
         position = tf.tile(position[None], [host_rows, 1])

@@ -9,6 +9,7 @@ import tensorflow as tf
 import kbert
 from kbert.data.pretraining.examples import show_examples
 from kbert.data.translation.dataset import translation_dataset
+from kbert.data.translation.framing import Framing
 from kbert.data.translation.masks import TargetMasks
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -49,14 +50,14 @@ def by_pair(found):
 
 def test_rows_are_those_of_a_translation_with_masks(pairs, tokenizer):
     masked = batches(pairs, tokenizer)
-    for one, plain in zip(masked, batches(pairs, tokenizer, masked_share=None), strict=True):
+    framing = Framing.one_row(tokenizer)
+    unmasked = batches(pairs, tokenizer, masked_share=None, framing=framing)
+    for one, plain in zip(masked, unmasked, strict=True):
         np.testing.assert_array_equal(one["targets"], plain["targets"])
-        np.testing.assert_array_equal(one["encoder_token_ids"][:, 1:], plain["encoder_token_ids"])
+        np.testing.assert_array_equal(one["encoder_token_ids"], plain["encoder_token_ids"])
+        np.testing.assert_array_equal(one["encoder_padding_mask"], plain["encoder_padding_mask"])
         np.testing.assert_array_equal(one["position"], plain["position"])
         assert (one["encoder_token_ids"][:, 0] == CLS).all()
-        assert (
-            one["encoder_padding_mask"].sum(1) == 1 + plain["encoder_padding_mask"].sum(1)
-        ).all()
         assert ((one["weights"] > 0) <= (plain["weights"] > 0)).all()
         lengths = plain["weights"].sum(1)
         expected = np.where(lengths > 0, np.maximum(1, np.rint(0.7 * lengths)), 0)
@@ -90,7 +91,7 @@ def test_shares_over_many_targets(tokenizer):
 
 def test_masks_are_of_the_pair_the_epoch_and_the_seed(pairs, tokenizer):
     rows = by_pair(batches(pairs, tokenizer, epochs=1))
-    other_shapes = by_pair(batches(pairs, tokenizer, epochs=1, max_tokens=400, max_length=20))
+    other_shapes = by_pair(batches(pairs, tokenizer, epochs=1, max_tokens=400, max_length=21))
     assert rows == other_shapes
     both = batches(pairs, tokenizer)
     half = len(both) // 2
@@ -131,5 +132,7 @@ def test_what_does_not_fit_is_refused(pairs, tokenizer):
         with pytest.raises(ValueError, match=r"`masked_share` must be above 0 and at most 1, or N"):
             translation_dataset(pairs, tokenizer, masked_share=share)
     bare = kbert.WordTokenizer(["</S>", "<S>", "<UNK>", "w1"])
-    with pytest.raises(ValueError, match=r'with masked_share a "mask" token. .*without \[.*mask'):
+    with pytest.raises(
+        ValueError, match=r'and a "mask" token.*WordTokenizer with cls=1, mask=None'
+    ):
         translation_dataset([("w1", "w1")], bare, masked_share=0.7)

@@ -128,7 +128,7 @@ def test_a_preset_has_all(tmp_path):
     assert again.settings == {"label_smoothing": 0.1, "masked_share": 0.5}
     texts = ["a b", "c", "b a c"]
     assert again.predict(texts, verbose=0) == task.predict(texts, verbose=0)
-    assert isinstance(kbert.Translator.from_preset(tmp_path), UniLMTranslator)
+    assert isinstance(kbert.TextToText.from_preset(tmp_path), UniLMTranslator)
     encoder = kbert.Encoder.from_preset(tmp_path)
     assert encoder.count_params() == task.seq2seq.encoder.count_params()
 
@@ -224,7 +224,9 @@ def test_what_does_not_fit_is_refused():
     with pytest.raises(TypeError, match=r"a Seq2Seq or a PrefixSeq2Seq. Received: <UniLMSeq2Seq"):
         kbert.Translator(task.seq2seq, task.tokenizer)
     for share in (0, 1.2, "x"):
-        with pytest.raises(ValueError, match=r"`masked_share` must be a number that is above 0"):
+        with pytest.raises(
+            ValueError, match=r"`masked_share` must be a number above 0 and at most 1"
+        ):
             translator(masked_share=share)
     (plain,) = batches(task.tokenizer, 1, masked_share=None)
     with pytest.raises(
@@ -232,5 +234,7 @@ def test_what_does_not_fit_is_refused():
     ):
         task.loss_terms(plain, training=False)
     bare = kbert.WordTokenizer(["</S>", "<S>", "<UNK>", "w1"])
-    with pytest.raises(ValueError, match=r'must name a "mask" token.*WordTokenizer without one'):
+    with pytest.raises(
+        ValueError, match=r'and a "mask" token.*WordTokenizer with cls=1, mask=None'
+    ):
         UniLMTranslator(task.seq2seq, bare)
