@@ -68,7 +68,7 @@ class Recipe:
             "memory_lm" covers; else None.
         replacement: shares of the predicted tokens that become [MASK] and a random token.
         optimizer: name of the optimizer, see
-            `kbert.training.optimization.optimizers.OPTIMIZERS`.
+            `kbert.core.late.TABLE["optimizer"]`.
         learning_rate: peak learning rate.
         beta_1, beta_2, epsilon, bias_correction, weight_decay: arguments of every optimizer but
             Adagrad; Muon has no `bias_correction`, Adafactor only `weight_decay`.

@@ -125,6 +125,15 @@ TABLE = {
         "elmo": "kbert.models.elmo.encoder:load_encoder",
         "decoder": "kbert.models.generators.decoder_encoder:load_encoder",
     },
+    # Optimizers, by the name in settings and recipes.
+    "optimizer": {
+        "adamw": "kbert.training.optimization.optimizers:AdamW",
+        "stable_adamw": "kbert.training.optimization.optimizers:StableAdamW",
+        "muon": "kbert.training.optimization.optimizers:Muon",
+        "lamb": "kbert.training.optimization.optimizers:Lamb",
+        "adagrad": "keras.optimizers:Adagrad",
+        "adafactor": "kbert.training.optimization.adafactor:Adafactor",
+    },
     # Edits of a model, by the key in the preset that records them: `do(model, content, source)`.
     "edits of a preset": {"adapters": "kbert.edit.adapters.base:restore"},
     # Methods of Keras models that kbert implements as edits.

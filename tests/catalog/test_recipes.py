@@ -4,8 +4,8 @@ import kbert
 from kbert.catalog.families import family_row
 from kbert.catalog.recipe import OBJECTIVES
 from kbert.catalog.recipes import RECIPES, recipe, table
+from kbert.core.late import TABLE
 from kbert.data.denoising.noise import make_noise
-from kbert.training.optimization.optimizers import OPTIMIZERS
 from kbert.training.optimization.schedules import WarmupDecay
 from kbert.training.optimization.settings import DECAYS, JOINS
 from kbert.training.run.phases import parse_phases
@@ -18,7 +18,7 @@ def test_every_value_is_one_that_kbert_knows(name):
     assert found.source
     assert found.tokenizer == family_row(found.model).tokenizer
     assert found.objective in OBJECTIVES
-    assert found.optimizer in OPTIMIZERS
+    assert found.optimizer in TABLE["optimizer"]
     assert found.decay in DECAYS
     assert found.decay_join in JOINS
     if found.phases is not None:

@@ -15,10 +15,10 @@ import keras
 from keras import ops
 
 from kbert.catalog.recipe import OPTIMIZER_SETTINGS
+from kbert.core import late
 from kbert.core.graphs import graph
 from kbert.core.late import tf
 from kbert.core.types import Tensor
-from kbert.training.optimization.adafactor import Adafactor
 from kbert.training.optimization.decaying import DecayingOptimizer, Rate, decays
 
 # Number of weights from which a step's update is compiled as a whole; that takes a second or more.
@@ -350,23 +350,18 @@ class Muon(keras.optimizers.Muon):
         return {key: config[key] for key in keys} | betas
 
 
-OPTIMIZERS = {
-    "adamw": AdamW,
-    "stable_adamw": StableAdamW,
-    "muon": Muon,
-    "lamb": Lamb,
-    "adagrad": keras.optimizers.Adagrad,
-    "adafactor": Adafactor,
-}
+def optimizer_class(name: str) -> type[keras.optimizers.Optimizer]:
+    """Returns the class of an optimizer by its name in `kbert.core.late.TABLE["optimizer"]`."""
+    return late.load("optimizer", name)
 
 
 def make_optimizer(
     name: str, learning_rate: Rate, settings: Any, rate_scales: Mapping[str, Any] | None = None
 ) -> keras.optimizers.Optimizer:
-    """Makes an optimizer of `OPTIMIZERS` with those of the settings that it uses.
+    """Makes an optimizer by its name, with those of the settings that it uses.
 
     Args:
-        name: Name of the optimizer in `OPTIMIZERS`.
+        name: Name of the optimizer, see `optimizer_class`.
         learning_rate: A float or a schedule.
         settings: Object with the settings of `OPTIMIZER_SETTINGS` as attributes, such as parsed
             flags or a `kbert.catalog.recipe.Recipe`.
@@ -387,10 +382,12 @@ def make_optimizer(
     arguments = {setting: getattr(settings, setting) for setting in OPTIMIZER_SETTINGS[name]}
     options = {"ema": getattr(settings, "ema", None), "rate_scales": rate_scales or None}
     options = {option: value for option, value in options.items() if value is not None}
-    if options and not issubclass(OPTIMIZERS[name], DecayingOptimizer):
-        able = (key for key, kind in OPTIMIZERS.items() if issubclass(kind, DecayingOptimizer))
+    kind = optimizer_class(name)
+    if options and not issubclass(kind, DecayingOptimizer):
+        classes = {key: optimizer_class(key) for key in late.TABLE["optimizer"]}
+        able = (key for key, kind in classes.items() if issubclass(kind, DecayingOptimizer))
         what = "learning rates per layer" if rate_scales else "`ema`"
         raise ValueError(
             f"{what} are supported by the optimizers {', '.join(able)} only. Received: {name!r}"
         )
-    return OPTIMIZERS[name](learning_rate, **arguments, **options)
+    return kind(learning_rate, **arguments, **options)

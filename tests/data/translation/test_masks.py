@@ -132,7 +132,5 @@ def test_what_does_not_fit_is_refused(pairs, tokenizer):
         with pytest.raises(ValueError, match=r"`masked_share` must be above 0 and at most 1, or N"):
             translation_dataset(pairs, tokenizer, masked_share=share)
     bare = kbert.WordTokenizer(["</S>", "<S>", "<UNK>", "w1"])
-    with pytest.raises(
-        ValueError, match=r'"mask" token.*WordTokenizer with cls=1, mask=None'
-    ):
+    with pytest.raises(ValueError, match=r'"mask" token.*WordTokenizer with cls=1, mask=None'):
         translation_dataset([("w1", "w1")], bare, masked_share=0.7)

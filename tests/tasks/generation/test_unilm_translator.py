@@ -234,7 +234,5 @@ def test_what_does_not_fit_is_refused():
     ):
         task.loss_terms(plain, training=False)
     bare = kbert.WordTokenizer(["</S>", "<S>", "<UNK>", "w1"])
-    with pytest.raises(
-        ValueError, match=r'"mask" token.*WordTokenizer with cls=1, mask=None'
-    ):
+    with pytest.raises(ValueError, match=r'"mask" token.*WordTokenizer with cls=1, mask=None'):
         UniLMTranslator(task.seq2seq, bare)

@@ -6,16 +6,17 @@ import pytest
 from keras import ops
 
 from kbert.catalog.recipes import recipe
+from kbert.core.late import TABLE
 from kbert.training.optimization import optimizers
 from kbert.training.optimization.adafactor import Adafactor
 from kbert.training.optimization.optimizers import (
-    OPTIMIZERS,
     AdamW,
     Lamb,
     Muon,
     StableAdamW,
     decays,
     make_optimizer,
+    optimizer_class,
 )
 from kbert.training.optimization.schedules import WarmupDecay
 
@@ -271,13 +272,13 @@ def test_gradients_that_are_no_sums_are_summed(mirrored, kind):
     assert variable.numpy() == pytest.approx(alone.numpy(), rel=1e-6)
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", TABLE["optimizer"])
 def test_an_optimizer_takes_the_settings_that_it_has(name):
     settings = dataclasses.replace(
         recipe("elmo"), epsilon=1e-8, weight_decay=0.5, initial_accumulator_value=0.25
     )
     made = make_optimizer(name, RATE, settings)
-    assert isinstance(made, OPTIMIZERS[name])
+    assert isinstance(made, optimizer_class(name))
     if name == "adagrad":
         assert made.initial_accumulator_value == 0.25
     elif name == "muon":
