@@ -55,7 +55,7 @@ PRETRAINING = {
 # Noise -> its name with options, tokens of a source and rows of a batch. Sentences have 14 tokens
 # on average. T5's rows are joined sentences; a short one would have one span, always at its end.
 NOISES = {
-    "bart": ("bart:targets_begin=false,permuted_share=0", 24, 64),
+    "bart": ("bart:permuted_share=0", 24, 64),
     "mass": ("mass", 24, 64),
     "t5": ("t5", 96, 8),
 }

@@ -13,10 +13,11 @@ class Denoising(OnShards):
 
     READS = (NoiseOptions,)
 
-    def make_task(self) -> kbert.tasks.Translator:
+    def make_task(self) -> kbert.TextToText:
         """Makes the task that the flags describe, not compiled."""
-        if self.options.init_preset:
-            check_vocabulary(self.options.init_preset, self.tokenizer)
-        seq2seq = make_seq2seq(self.options, self.tokenizer)
-        # Pretraining has no label smoothing (Lewis et al. 2020; Raffel et al. 2020).
-        return kbert.tasks.Translator(seq2seq, self.tokenizer, label_smoothing=0.0)
+        options, settings = self.options, {}
+        if options.init_preset:
+            check_vocabulary(options.init_preset, self.tokenizer)
+            # The decoder's first token and the tokens around a text are those of the folder.
+            settings = kbert.TextToText.from_preset(options.init_preset, new_head=True).settings
+        return kbert.TextToText(make_seq2seq(options, self.tokenizer), self.tokenizer, **settings)

@@ -291,7 +291,7 @@ RECIPES: dict[str, Recipe] = {
             "not off in the last tenth; the decoder begins with <s> and not with </s><s>",
             model="facebook/bart-large",
             objective="denoising",
-            noise="bart:targets_begin=false",
+            noise="bart",
             learning_rate=4e-4,
             beta_2=0.98,
             clip_norm=0.0,

@@ -10,7 +10,7 @@ from kbert.core.late import tf
 from kbert.core.types import PathLike
 from kbert.data.corpus.mixture import Mixture
 from kbert.data.denoising.dataset import denoising_dataset
-from kbert.data.denoising.noise import make_noise
+from kbert.data.denoising.noise import Noise, make_noise
 from kbert.data.masking.schemes import MASKING_SCHEMES
 from kbert.data.pretraining.causal import causal_dataset
 from kbert.data.pretraining.dataset import pretraining_dataset
@@ -233,8 +233,20 @@ class DenoisedCorpus(CorpusObjective):
 
     settings = DenoisedSettings
 
-    def usual(self) -> dict[str, Any]:
-        return {"noise": "bart"} if self.task.framing.target.begin else {}
+    @property
+    def _noise(self) -> Noise:
+        """The noise of the settings; its targets begin as those of the task."""
+        noise = make_noise(self.options.noise)
+        if "targets_begin" not in noise.names():
+            return noise
+        begins = bool(self.task.framing.target.begin)
+        asked = noise.to_dict()["targets_begin"]
+        if asked not in (None, begins):
+            raise ValueError(
+                f"targets_begin of the noise must be {begins}, as the task's targets begin. "
+                f"Received: noise={self.options.noise!r}"
+            )
+        return noise.replace(targets_begin=begins)
 
     @property
     def _start(self) -> str:
@@ -249,7 +261,7 @@ class DenoisedCorpus(CorpusObjective):
         return roles[start_id]
 
     def dataset(self, phase: Phase, split: str, **stream: Any) -> tf.data.Dataset:
-        noise = make_noise(self.options.noise)
+        noise = self._noise
         return denoising_dataset(
             self.corpus,
             self.tokenizer,

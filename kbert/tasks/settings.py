@@ -125,7 +125,7 @@ class DenoisedSettings(CorpusSettings):
         ValueError: a value is out of range.
     """
 
-    noise: str = DenoisingSettings.with_default("noise", "bart:targets_begin=false")
+    noise: str = DenoisingSettings.with_default("noise", "bart")
 
 
 class HybridSettings(MaskedSettings):

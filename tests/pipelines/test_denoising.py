@@ -31,8 +31,8 @@ def test_from_shards_to_a_preset_that_goes_on(data_dir, tmp_path, call, capsys):
     call(pretrain, *arguments(data_dir, tmp_path / "run", f"--preset_dir={preset}"))
     assert "step 3/3 · loss " in capsys.readouterr().out
     settings = json.loads((tmp_path / "run" / "run.json").read_text())["settings"]
-    assert settings["noise"] == "bart:targets_begin=false"
-    task = kbert.Translator.from_preset(preset)
+    assert settings["noise"] == "bart"
+    task = kbert.TextToText.from_preset(preset)
     assert task.label_smoothing == 0
     assert len(task.predict(["the quick fox"], max_new_tokens=3)) == 1
     more = [x for x in arguments(data_dir, tmp_path / "more") if not x.startswith("--set")]

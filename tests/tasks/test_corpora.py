@@ -316,6 +316,13 @@ def test_the_decoder_begins_as_the_task_does(shards, tokenizer):
     usual = task.make_objective(shards, steps=1, sequence_length=24, batch_size=4)
     batch = next(iter(usual.dataset(usual.plan[0], "train").as_numpy_iterator()))
     assert not (batch["targets"] == tokenizer.cls_id).any()
+    bart = kbert.TextToText(task.seq2seq, tokenizer, special_tokens="all")
+    found = bart.make_objective(shards, steps=1, sequence_length=24, batch_size=4)
+    batch = next(iter(found.dataset(found.plan[0], "train").as_numpy_iterator()))
+    assert (batch["targets"][:, 0] == tokenizer.cls_id).all()
+    asked = {"steps": 1, "sequence_length": 24, "batch_size": 4}
+    with pytest.raises(ValueError, match=r"targets_begin of the noise must be True.*Received: no"):
+        bart.make_objective(shards, noise="bart:targets_begin=false", **asked)
 
 
 def test_positions_of_a_fragment_need_embeddings_of_positions(shards, tokenizer):

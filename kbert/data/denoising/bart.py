@@ -76,10 +76,10 @@ class Bart(Noise):
         at_least=0,
         at_most=1,
     )
-    targets_begin: bool = option(
-        True,
-        help='Whether the "cls" token begins the targets. If not, pass decoder_start="cls", to '
-        "begin the decoder's input with it.",
+    targets_begin: bool | None = option(
+        None,
+        help='Whether the "cls" token begins the targets. None: as the targets of the task begin; '
+        "without a task they do.",
     )
 
     def check(self) -> None:
@@ -97,7 +97,7 @@ class Bart(Noise):
         return sequence_length - 2
 
     def target_length(self, sequence_length: int) -> int:
-        return sequence_length - (not self.targets_begin)
+        return sequence_length - (self.targets_begin is False)
 
     def max_masks(self, sequence_length: int) -> int:
         """Returns K, the maximum number of masked tokens or spans of a row.
@@ -124,7 +124,7 @@ class Bart(Noise):
             ids = self._rotated(fold(keys, _ROTATION), ids, length)
         specials = {"pad_id": tokenizer.pad_id, "sep_id": tokenizer.sep_id}
         cls_id = tokenizer.cls_id
-        target_cls = {"cls_id": cls_id} if self.targets_begin else {}
+        target_cls = {} if self.targets_begin is False else {"cls_id": cls_id}
         target_length = self.target_length(sequence_length)
         return Sides(
             *frame(ids, length, sequence_length, cls_id=cls_id, **specials),
