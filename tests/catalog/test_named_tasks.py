@@ -8,7 +8,7 @@ import pytest
 from kbert.catalog.named_tasks import TASKS, task_table
 from kbert.core import late
 from kbert.experiments.readers import READERS
-from kbert.tasks import FineTuningTask
+from kbert.tasks import TableTask
 from tests.processes import ROOT
 
 
@@ -17,7 +17,7 @@ def test_what_a_name_stands_for_is_there(name):
     named = TASKS[name]
     assert named.name == name
     assert named.kind in late.TABLE["task"]
-    assert issubclass(named.task_class, FineTuningTask)
+    assert issubclass(named.task_class, TableTask)
     assert callable(READERS[named.reader])
     row = next(line for line in task_table().splitlines() if line.split()[0] == name)
     assert row.split()[1] == named.task_class.__name__
