@@ -57,7 +57,7 @@ def text_program(name: str, doc: str, kind: str, answers: type[Options]) -> comm
 
     def work(options: flags.FlagValues) -> None:
         columns = {"text": options.text_column or "text"}
-        answer(name, registry.get("task", kind), options, columns)
+        answer(name, registry.get("task", kind), options, columns, answers)
 
     return command.Program(
         name=name,
@@ -69,7 +69,13 @@ def text_program(name: str, doc: str, kind: str, answers: type[Options]) -> comm
     )
 
 
-def answer(program: str, task_class: "type[Task]", options: flags.FlagValues, columns: Any) -> None:
+def answer(
+    program: str,
+    task_class: "type[Task]",
+    options: flags.FlagValues,
+    columns: Any,
+    answers: type[Options],
+) -> None:
     """Answers the records of --input with the task of --preset, and writes them to --output.
 
     Args:
@@ -77,9 +83,20 @@ def answer(program: str, task_class: "type[Task]", options: flags.FlagValues, co
         task_class: class of the tasks that the program supports.
         options: the parsed flags.
         columns: kbert's name of a column -> the file's name.
+        answers: options class for the answers, of which a task may support none.
+
+    Raises:
+        ValueError: a flag of `answers` was given that the task does not support.
     """
     task, checksum = experiments.answering_task(program, task_class, options.preset)
-    chosen = option_flags.read(task_class.file_answers.options, options)
+    own_options = type(task).file_answers.options
+    unsupported = {*option_flags.given(answers, options)} - {*own_options.names()}
+    if unsupported:
+        raise ValueError(
+            f"{', '.join(f'--{name}' for name in sorted(unsupported))} cannot be given for this "
+            f"task. Received: a {type(task).__name__}"
+        )
+    chosen = option_flags.read(own_options, options)
     records = experiments.Records(options.input, str(task.kind), columns)
     arguments: dict[str, Any] = {"batch_size": options.batch_size, "options": chosen}
     if options.output == "-":

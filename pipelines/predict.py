@@ -4,6 +4,8 @@ r"""Predicts with a fine-tuned model: any number of texts in, one line of JSON e
   kbert-predict --preset=out/preset --input=reviews.csv.gz --text_column=review --output=a.jsonl
   kbert-predict --preset=out/preset --input=p.tsv --pair_columns=question,answer --output=a.jsonl
   cat texts.txt | kbert-predict --preset=out/preset --input=- --output=-
+  kbert-predict --preset=bart-large-mnli --candidate_labels=sports,politics --input=texts.txt \
+      --output=answers.jsonl
 
 Input formats, plain or .gz; --input=- reads lines of text from standard input:
 
@@ -17,6 +19,9 @@ Answers are in the order of the input and include the text: {"text": "…", "lab
 same command resumes where it stopped; it refuses another input or model. For embeddings,
 translations, continuations and masks use kbert-embed, kbert-translate, kbert-generate and
 kbert-fill-mask.
+
+--candidate_labels classifies texts into any classes (zero-shot), with a classifier whose labels
+are entailment and contradiction or the like. --multi_label allows several for a text.
 
 --runner=beam predicts many files on many machines, by Apache Beam (pip install 'kbert[beam]').
 Then --input is a pattern, and --output a folder for predictions-00000-of-00012.jsonl and so on: one
@@ -32,15 +37,15 @@ import sys
 from absl import flags
 
 from kbert import experiments, tasks
-from kbert.tasks.file_answers import NoAnswerOptions
+from kbert.tasks.fine_tuning.options import ZeroShotOptions
 
-from . import answering, beam_flags, command
+from . import answering, beam_flags, command, option_flags
 from .task_flags import ColumnOptions, columns
 
 
 def define_flags() -> None:
     """Declares the flags; called when the program starts, never on import."""
-    answering.define_flags(ColumnOptions, NoAnswerOptions)
+    answering.define_flags(ColumnOptions, ZeroShotOptions)
     beam_flags.define()
 
 
@@ -50,7 +55,8 @@ def _predict(options: flags.FlagValues) -> None:
     if beam_arguments is not None:
         _predict_on_beam(options, beam_arguments)
         return
-    answering.answer("kbert-predict", tasks.FineTuningTask, options, columns(options))
+    arguments = (options, columns(options), ZeroShotOptions)
+    answering.answer("kbert-predict", tasks.FineTuningTask, *arguments)
 
 
 def _predict_on_beam(options: flags.FlagValues, given: list[str]) -> None:
@@ -59,6 +65,11 @@ def _predict_on_beam(options: flags.FlagValues, given: list[str]) -> None:
         raise ValueError(
             "--runner=beam requires files as --input and a folder as --output. Received: "
             f"--input={options.input}, --output={options.output}"
+        )
+    if given_options := option_flags.given(ZeroShotOptions, options):
+        raise ValueError(
+            f"--runner=beam does not support --{' and --'.join(given_options)}: leave out "
+            "--runner. Received: both"
         )
     records = experiments.answer_on_beam(
         options.preset,

@@ -76,7 +76,7 @@ ORDER = {
         streaming
     """,
     "distillation": """
-        augmentation comparison layer_maps losses reading seq2seq_student static student_model
+        augmentation comparison layer_maps losses reading shrinking static student_model
         terms
         transfer
         cache comparable published

@@ -120,10 +120,15 @@ TABLE = {
         "decoder": "kbert.models.generators.description:describe_generator",
         "seq2seq": "kbert.models.generators.description:describe_generator",
     },
-    # Encoders from the folder of another kind of model: `load(checkpoint, dtype, strict)`.
+    # Encoders from the folder of another kind of model: `load(checkpoint, dtype, strict, pooler)`.
     "encoder of": {
         "elmo": "kbert.models.elmo.encoder:load_encoder",
         "decoder": "kbert.models.generators.decoder_encoder:load_encoder",
+        "seq2seq": "kbert.models.generators.seq2seq_encoder:load_encoder",
+    },
+    # Models that tasks read as encoders, by the kind of their config: `view(model, pooler=)`.
+    "view as an encoder": {
+        "seq2seq": "kbert.models.generators.seq2seq_encoder:Seq2SeqEncoder",
     },
     # Optimizers, by the name in settings and recipes.
     "optimizer": {

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
         RECIPES as RECIPES,
         distillation_recipe as distillation_recipe,
     )
-    from kbert.distillation.seq2seq_student import seq2seq_student as seq2seq_student
+    from kbert.distillation.shrinking import seq2seq_student as seq2seq_student
     from kbert.distillation.static import distill_static as distill_static
     from kbert.distillation.student_model import student as student
     from kbert.distillation.terms import (

@@ -21,7 +21,8 @@ class RuntimeModel(keras.Model):
         # Attributes of an encoder that heads read when they are created.
         table = (config.vocabulary_size, getattr(config, "embedding_width", config.hidden_size))
         self.token_embedding = keras.KerasTensor(table, name="token_embedding")
-        pooled = getattr(config, "pooler_activation", None)
+        # A classifier's encoder-decoder has one, of which its config says nothing.
+        pooled = getattr(config, "pooler_activation", None) or config.kind == "seq2seq"
         self.pooler = keras.layers.Dense(config.hidden_size) if pooled else None
 
     def build(self, input_shape: Any | None = None) -> None:

@@ -13,7 +13,8 @@ import numpy as np
 from keras import ops
 
 from kbert.checkpoints import Checkpoint
-from kbert.core import registry
+from kbert.configs.seq2seq import Seq2SeqConfig
+from kbert.core import late, registry
 from kbert.core.late import tf
 from kbert.core.protocols import TokenizerLike
 from kbert.core.types import DType, PathLike, Tensor
@@ -47,7 +48,8 @@ class EncoderTask(Task):
     Args:
         encoder: a `kbert.Encoder`. Tasks with `takes_characters` also accept a
             `kbert.models.ElmoEncoder`, tasks with `takes_decoders` a
-            `kbert.models.DecoderEncoder`.
+            `kbert.models.DecoderEncoder`, tasks with `takes_seq2seq` a
+            `kbert.models.Seq2SeqEncoder`.
         tokenizer: tokenizer whose ids index the encoder's token table.
         name: name of the task.
 
@@ -64,6 +66,8 @@ class EncoderTask(Task):
     takes_characters: bool = False
     # Whether the encoder may be a decoder, whose tokens attend only to those on their left (GPT).
     takes_decoders: bool = False
+    # Whether the encoder may be an encoder-decoder, both sides of which read the tokens (BART).
+    takes_seq2seq: bool = False
     row_export: ClassVar[type[RowExport]] = EncoderRows
     # The form of the input rows; None = the encoder's.
     own_form: InputForm | None = None
@@ -90,17 +94,18 @@ class EncoderTask(Task):
                 f"{type(encoder).__name__} with max_characters={encoder_characters}, a "
                 f"{type(tokenizer).__name__} with max_characters={tokenizer_characters}"
             )
-        if encoder_characters is not None and not self.takes_characters:
-            raise ValueError(
-                f"ELMo is supported by the tasks {_tasks_that('takes_characters')} only. "
-                f"Received: {type(self).__name__}"
-            )
         is_decoder = isinstance(encoder, DecoderEncoder)
-        if is_decoder and not self.takes_decoders:
-            raise ValueError(
-                f"Decoders are supported by the tasks {_tasks_that('takes_decoders')} only. "
-                f"Received: {type(self).__name__}"
-            )
+        is_seq2seq = getattr(encoder.config, "kind", None) == Seq2SeqConfig.kind
+        for is_one, takes, what in (
+            (encoder_characters is not None, "takes_characters", "ELMo is"),
+            (is_decoder, "takes_decoders", "Decoders are"),
+            (is_seq2seq, "takes_seq2seq", "Encoder-decoders are"),
+        ):
+            if is_one and not getattr(self, takes):
+                raise ValueError(
+                    f"{what} supported by the tasks {_tasks_that(takes)} only. "
+                    f"Received: {type(self).__name__}"
+                )
         table_rows = 0 if encoder_characters else encoder.config.vocabulary_size
         if is_decoder:
             table_rows = encoder.text_rows
@@ -284,9 +289,12 @@ class EncoderTask(Task):
     @classmethod
     def _make_model(cls, checkpoint: Checkpoint, dtype: DType) -> keras.Model:
         model = super()._make_model(checkpoint, dtype)
-        if not isinstance(model, Decoder):
-            return model
-        return DecoderEncoder(model, input_tokens=has_input_tokens(checkpoint))
+        if isinstance(model, Decoder):
+            return DecoderEncoder(model, input_tokens=has_input_tokens(checkpoint))
+        kind = checkpoint.config.kind
+        if kind in late.TABLE["view as an encoder"]:
+            return late.load("view as an encoder", kind)(model, pooler=cls.needs_pooler)
+        return model
 
     @classmethod
     def _without_heads(

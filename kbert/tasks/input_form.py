@@ -93,13 +93,15 @@ def check_encoder(encoder: Any, user: str) -> None:
         encoder: object to check.
         user: name of what needs the encoder, for the message.
     """
-    config = getattr(encoder, "config", None)
-    if isinstance(encoder, keras.Model) and not isinstance(config, Seq2SeqConfig | None):
+    is_model, config = isinstance(encoder, keras.Model), getattr(encoder, "config", None)
+    is_seq2seq = getattr(encoder, "prefix", None) == Seq2SeqConfig.kind
+    if is_model and config is not None and not is_seq2seq:
         return
-    hint = ", such as the `encoder` of this model" if isinstance(encoder, keras.Model) else ""
-    hint = hint if hasattr(encoder, "encoder") else ""
+    hint = ", such as the `encoder` of this model" if hasattr(encoder, "encoder") else ""
+    hint = ", or kbert.models.Seq2SeqEncoder(model) for tasks on tables" if is_seq2seq else hint
     raise TypeError(
-        f"{user} requires an encoder, as kbert.Encoder.from_preset returns it{hint}. "
+        f"{user} requires an encoder, as kbert.Encoder.from_preset returns it"
+        f"{hint if is_model else ''}. "
         f"Received: {encoder!r:.200}"
     )
 

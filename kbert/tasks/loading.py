@@ -145,7 +145,7 @@ def load_encoder(
     """
     config = checkpoint.config
     if config.kind in late.TABLE["encoder of"]:
-        return late.load("encoder of", config.kind)(checkpoint, dtype, strict)
+        return late.load("encoder of", config.kind)(checkpoint, dtype, strict, pooler)
     checkpoint.expect(EncoderConfig)
     arrays = checkpoint.part("encoder/")
     pooler_is_new = pooler and config.pooler_activation is None

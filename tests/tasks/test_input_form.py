@@ -53,6 +53,8 @@ def test_what_is_no_encoder_is_refused_by_its_type(tiny_vocabulary):
     plain = keras.Sequential([keras.layers.Dense(1)])
     for model in (translator, task, plain, tokenizer):
         hint = ", such as the `encoder` of this model" if hasattr(model, "encoder") else ""
+        if model is translator:
+            hint = r", or kbert.models.Seq2SeqEncoder\(model\) for tasks on tables"
         message = rf"requires an encoder, as kbert.\S+ returns it{hint}\. Received: <"
         with pytest.raises(TypeError, match=f"^A TextClassifier {message}"):
             kbert.tasks.TextClassifier(model, tokenizer, ["no", "yes"])

@@ -308,6 +308,7 @@ def export_model(
     content["architectures"] = [table.class_prefix + table.class_endings.get(ending, ending)]
     if head in ("classifier", "tokens"):
         content |= write_labels(labels, len(arrays[f"{head}/dense/bias"]))
+    content |= table.head_keys(arrays, tokenizer)
     if head is not None:
         dropout = (task or {}).get("dropout")
         content |= write_head_dropout(table, head, dropout, config.dropout)
@@ -417,14 +418,14 @@ def _class_ending(architecture: Architecture, arrays: Arrays, head: str | None) 
         arrays: kbert's weight name -> array.
         head: one of `CLASSIFIERS` that is in the weights, or None.
     """
-    if architecture.class_ending is not None:
-        return architecture.class_ending
     if head:
         return CLASSIFIERS[head]
-    if architecture.task == "causal_lm" or "permutation_lm/bias" in arrays:
-        return architecture.causal_class
     if "span/dense/kernel" in arrays:
         return architecture.span_class
+    if architecture.class_ending is not None:
+        return architecture.class_ending
+    if architecture.task == "causal_lm" or "permutation_lm/bias" in arrays:
+        return architecture.causal_class
     masked, sentence = "masked_lm/bias" in arrays, "sentence/dense/kernel" in arrays
     if "discriminator/output/kernel" in arrays or (masked and sentence):
         return "ForPreTraining"

@@ -5,12 +5,17 @@ https://arxiv.org/abs/2001.08210; Junczys-Dowmunt et al. 2018, https://arxiv.org
 Zhang et al. 2020, https://arxiv.org/abs/1912.08777.)
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
 
-from kbert.checkpoints.huggingface.architectures.base import dense, norm
+from kbert.checkpoints.huggingface.architectures.base import (
+    UNREAD,
+    dense,
+    fine_tuned_rules,
+    norm,
+)
 from kbert.checkpoints.huggingface.architectures.encoder_decoders import (
     EncoderDecoder,
     flat_bias,
@@ -25,6 +30,8 @@ _SIDES = ("encoder", "decoder")
 _EPSILON = 1e-5  # PyTorch's default
 _HALF = 2.0**-8  # largest rounding error of bfloat16 below 1
 _NO_LAYER_DROP = (0.0, 0, None)
+_END_ID = 2  # BART's, with which its targets also begin
+_HEADS = ("classification_head.", "qa_outputs.")  # of classes and of answers
 
 
 def _fixed(normalize_before: bool, normalize_embedding: bool, sines: bool) -> dict[str, tuple]:
@@ -39,13 +46,20 @@ def _fixed(normalize_before: bool, normalize_embedding: bool, sines: bool) -> di
 
 
 class Bart(EncoderDecoder):
-    """BART: norms after each part, and normalised embeddings with learned positions."""
+    """BART: norms after each part, and normalised embeddings with learned positions.
+
+    Of a classifier, `classification_head.dense` is the pooler of `kbert.models.Seq2SeqEncoder`.
+    """
 
     model_type = "bart"
     title = "BART"
     class_prefix = "Bart"
     prefix = "model"
-    heads = ("lm_head.", "final_logits_bias", "classification_head.", "qa_outputs.")
+    heads = ("lm_head.", "final_logits_bias", *_HEADS)
+    unread = rf"{UNREAD}|^model\.(encoder|decoder)\.version$"  # the latter in old files
+    head_dropouts: ClassVar[Mapping[str, Any]] = {"classifier": ("classifier_dropout", 0.0)}
+    # Whether rows of its classifiers and readers are those of `kbert.models.Seq2SeqEncoder`.
+    reads_rows: ClassVar[bool] = True
     fields: ClassVar[Mapping[str, str]] = {
         "vocab_size": "vocabulary_size",
         "d_model": "hidden_size",
@@ -126,7 +140,16 @@ class Bart(EncoderDecoder):
                     table += dense(f"{cross}/key_value", f"{other}.k_proj", f"{other}.v_proj")
                     table += dense(f"{cross}/output", f"{other}.out_proj")
                     table += norm(f"{cross}{slot}", f"{layer}.encoder_attn_layer_norm")
-        return table
+        return [*table, *(self._head_rules(head) if self.reads_rows else ())]
+
+    def _head_rules(self, head: str | None) -> list[Rule]:
+        """Returns the rules of the heads of classes and answers; `head` is that of `rules`."""
+        inner = dense("pooler", "classification_head.dense") if head == "classifier" else ()
+        return [*inner, *fine_tuned_rules(head, "classification_head.out_proj")]
+
+    def classifier(self, content: Mapping[str, Any], arrays: Arrays) -> str | None:
+        has_classes = self.reads_rows and "classification_head.out_proj.weight" in arrays
+        return "classifier" if has_classes else None
 
     def read_fields(self, content: Mapping[str, Any], source: str) -> dict[str, Any]:
         fields = super().read_fields(content, source)
@@ -154,7 +177,19 @@ class Bart(EncoderDecoder):
     def misfits(self, config: Any) -> list[str]:
         return [] if config.initializer_range else ["it has an initializer_range"]
 
+    def head_keys(self, arrays: Arrays, tokenizer: TokenizerLike | None) -> dict[str, Any]:
+        if tokenizer is None or not {"classifier/dense/kernel", "span/dense/kernel"} & {*arrays}:
+            return {}
+        return {"decoder_start_token_id": tokenizer.sep_id}
+
     def fold(self, arrays: Arrays, content: Mapping[str, Any]) -> Arrays:
+        start, end = (content.get(f"{x}_token_id", _END_ID) for x in ("decoder_start", "eos"))
+        if self.reads_rows and _has_heads(arrays) and start != end:
+            raise ValueError(
+                f"A head of {self.title} requires targets that begin with the end token: "
+                "`decoder_start_token_id` must be equal to `eos_token_id`. Received: "
+                f"{start!r} and {end!r}"
+            )
         folded = flat_bias(arrays)
         for side in _SIDES:
             name = f"model.{side}.embed_positions.weight"
@@ -165,8 +200,10 @@ class Bart(EncoderDecoder):
     def unfold(self, arrays: Arrays, content: Mapping[str, Any]) -> Arrays:
         unfolded = dict(arrays)
         rows = len(unfolded.get("lm_head.weight", ())) or content["vocab_size"]
-        bias = unfolded.get("final_logits_bias", np.zeros(rows, np.float32))
-        unfolded["final_logits_bias"] = bias.reshape(1, -1)
+        if not _has_heads(arrays):
+            unfolded.setdefault("final_logits_bias", np.zeros(rows, np.float32))
+        if "final_logits_bias" in unfolded:
+            unfolded["final_logits_bias"] = unfolded["final_logits_bias"].reshape(1, -1)
         for side in _SIDES:
             name = f"model.{side}.embed_positions.weight"
             if name in unfolded:
@@ -177,12 +214,21 @@ class Bart(EncoderDecoder):
         return config.replace(output_bias="seq2seq/output_bias/bias" in arrays)
 
 
+def _has_heads(names: Iterable[str]) -> bool:
+    """Whether names in transformers include a head of classes or of answers."""
+    return any(name.startswith(_HEADS) for name in names)
+
+
 class MBart(Bart):
-    """mBART: norms before each part and on each side's output."""
+    """mBART: norms before each part and on each side's output.
+
+    Its rows end in the code of a language, and its classifiers read the token before it.
+    """
 
     model_type = "mbart"
     title = "mBART"
     class_prefix = "MBart"
+    reads_rows = False
     required: ClassVar[Mapping[str, tuple]] = {
         **Bart.required,
         **_fixed(normalize_before=True, normalize_embedding=True, sines=False),
@@ -196,6 +242,7 @@ class Pegasus(Bart):
     model_type = "pegasus"
     title = "PEGASUS"
     class_prefix = "Pegasus"
+    reads_rows = False
     unread = r"(^|\.)embed_positions\.weight$"
     required: ClassVar[Mapping[str, tuple]] = {
         **Bart.required,

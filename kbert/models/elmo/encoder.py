@@ -190,13 +190,14 @@ def make_elmo_encoder(config: ElmoConfig, dtype: DType = None) -> ElmoEncoder:
     return ElmoEncoder(Elmo(config, dtype=dtype))
 
 
-def load_encoder(checkpoint: Checkpoint, dtype: DType, strict: bool) -> ElmoEncoder:
+def load_encoder(checkpoint: Checkpoint, dtype: DType, strict: bool, pooler: bool) -> ElmoEncoder:
     """Loads the encoder of a folder, without the large softmax over words, which tasks do not use.
 
     Args:
         checkpoint: content of the folder.
         dtype: a Keras dtype policy or its name.
         strict: whether the folder must have exactly the encoder's weights.
+        pooler: whether the head reads "pooled", which this encoder has in any case.
     """
     with without_drawing():
         elmo = Elmo(checkpoint.config.replace(vocabulary_size=None), dtype=dtype)

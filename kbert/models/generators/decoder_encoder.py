@@ -262,7 +262,9 @@ def has_input_tokens(checkpoint: Checkpoint) -> bool:
     return (checkpoint.task or {}).get("input_tokens", True)
 
 
-def load_encoder(checkpoint: Checkpoint, dtype: DType, strict: bool) -> DecoderEncoder:
+def load_encoder(
+    checkpoint: Checkpoint, dtype: DType, strict: bool, pooler: bool
+) -> DecoderEncoder:
     """Loads the decoder of a folder as an encoder, for a newly initialised head.
 
     The rows of the input tokens are loaded from a fine-tuned folder, and otherwise newly
@@ -272,6 +274,7 @@ def load_encoder(checkpoint: Checkpoint, dtype: DType, strict: bool) -> DecoderE
         checkpoint: content of the folder.
         dtype: a Keras dtype policy or its name.
         strict: whether the folder must have exactly the decoder's weights.
+        pooler: whether the head reads "pooled", which this encoder has in any case.
     """
     arrays = checkpoint.part("decoder/")
     # Only folders of tasks on encoders have these rows; a decoder alone lacks them.

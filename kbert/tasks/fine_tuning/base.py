@@ -133,7 +133,7 @@ class FineTuningTask(TableTask, EncoderTask):
             raise ValueError(
                 "The head reads the pooled vector, so the encoder must have a pooler: "
                 f"{type(self).__name__}.from_preset(path, new_head=True, …) initialises a new one. "
-                "Received: a config with pooler_activation=None"
+                f"Received: a {type(encoder).__name__} without one (pooler_activation=None)"
             )
         if isinstance(self.chosen, AuxiliaryOptions):
             weight = auxiliary_weight(encoder, self.auxiliary_lm_weight)

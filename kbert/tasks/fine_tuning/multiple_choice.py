@@ -46,7 +46,8 @@ class MultipleChoice(FineTuningTask):
     `{"choice": 2, "text": "…", "probabilities": […]}`; the metric is accuracy.
 
     Args:
-        encoder: a `kbert.Encoder` with a pooler, or a `kbert.models.DecoderEncoder`.
+        encoder: a `kbert.Encoder` with a pooler, a `kbert.models.DecoderEncoder`, or a
+            `kbert.models.Seq2SeqEncoder` with a pooler.
         tokenizer: the encoder's tokenizer.
         name: name of the model.
         **options: settings. A row of tokens is a pair of context and choice. The language-model
@@ -78,6 +79,7 @@ class MultipleChoice(FineTuningTask):
     needs_pooler = True
     row_export = EncoderRows  # a row is not a single sequence of ids
     takes_decoders = True
+    takes_seq2seq = True
     predicts_per = "choice"
 
     def __init__(self, encoder: keras.Model, tokenizer: TokenizerLike, **options: Any) -> None:

@@ -1,8 +1,11 @@
 """Settings of the tasks on tables."""
 
 from collections.abc import Mapping
+from typing import Any
 
 from kbert.core.options import Options, option
+
+TEMPLATE = "This example is {}."  # hypothesis of a zero-shot classifier
 
 # Settings of tasks on decoders; for other encoders presets omit them.
 DECODER_OPTIONS = ("both_orders", "auxiliary_lm_weight")
@@ -124,3 +127,36 @@ class MultipleChoiceOptions(HeadOptions, AuxiliaryOptions):
     Args:
         {options}
     """
+
+
+class ZeroShotOptions(Options):
+    """Options of answer files of a classifier of entailment: other classes, which are only named.
+
+    Args:
+        {options}
+    """
+
+    candidate_labels: tuple[str, ...] = option(
+        (),
+        help="Classes of the texts, for a classifier of entailment (zero-shot), separated by "
+        "commas. Default: the classifier's own.",
+    )
+    hypothesis_template: str = option(
+        TEMPLATE, help="With candidate_labels: text of a hypothesis, with {} for the label."
+    )
+    multi_label: bool = option(
+        False, help="With candidate_labels: a text may have any number of these labels."
+    )
+
+    def check(self) -> None:
+        changed = self.multi_label or self.hypothesis_template != TEMPLATE
+        if changed and not self.candidate_labels:
+            raise ValueError(
+                "`hypothesis_template` and `multi_label` require `candidate_labels`. Received: "
+                f"hypothesis_template={self.hypothesis_template!r}, "
+                f"multi_label={self.multi_label}"
+            )
+
+    def identity(self) -> dict[str, Any]:
+        """Returns like `Options.identity`; {} for the classifier's own classes."""
+        return super().identity() if self.candidate_labels else {}

@@ -36,10 +36,22 @@ class Predictor:
         task: a `kbert.tasks.FineTuningTask`.
         logits: function that computes the task's logits instead of its layers, from arrays to
             arrays; None = the task's layers, in a graph.
+        outputs: function from logits and features that computes the outputs instead of the task's
+            `outputs`; None = the task's.
+
+    Attributes:
+        logits: the argument.
     """
 
-    def __init__(self, task: Any, logits: Callable[[Tensors], Tensors] | None = None) -> None:
+    def __init__(
+        self,
+        task: Any,
+        logits: Callable[[Tensors], Tensors] | None = None,
+        outputs: Callable[[Tensors, Tensors], dict[str, Any]] | None = None,
+    ) -> None:
         self._task = task
+        self._outputs: Callable[..., dict[str, Any]] = task.outputs if outputs is None else outputs
+        self.logits = logits
         layers = task.parts.values() if logits is None else ()
         answer, measure = (functools.partial(self._run, labelled=x) for x in (False, True))
         # No check in evaluations: the loss already shows that values are not finite.
@@ -237,7 +249,7 @@ class Predictor:
         logits = self._task(features) if logits is None else logits
         losses = self._task.terms(logits, features)[0] if labelled else {}
         pairs = {k: tuple(ops.cast(x, "float32") for x in pair) for k, pair in losses.items()}
-        return self._task.outputs(logits, features), pairs
+        return self._outputs(logits, features), pairs
 
 
 def _by_runtime(run: Callable, logits: Callable[[Tensors], Tensors]) -> Callable:

@@ -33,6 +33,7 @@ from kbert.tasks.fine_tuning.labels import (
 from kbert.tasks.fine_tuning.logit_rows import LogitRows
 from kbert.tasks.fine_tuning.options import TextClassifierOptions
 from kbert.tasks.fine_tuning.text_rows import TextRows, sentence_head
+from kbert.tasks.fine_tuning.zero_shot import ClassAnswers
 from kbert.tasks.losses import Prediction, accuracy, binary_cross_entropy, cross_entropy, detection
 
 
@@ -53,8 +54,8 @@ class TextClassifier(FineTuningTask):
     the F1 of the second; with `multi_label` see `kbert.metrics.multi_label`.
 
     Args:
-        encoder: a `kbert.Encoder` with a pooler, a `kbert.models.ElmoEncoder` or a
-            `kbert.models.DecoderEncoder`.
+        encoder: a `kbert.Encoder` with a pooler, a `kbert.models.ElmoEncoder`, a
+            `kbert.models.DecoderEncoder`, or a `kbert.models.Seq2SeqEncoder` with a pooler.
         tokenizer: the encoder's tokenizer.
         labels: names of the classes, or their number, for LABEL_0, LABEL_1, …; required.
             `kbert.class_names` returns those of labelled data.
@@ -88,7 +89,9 @@ class TextClassifier(FineTuningTask):
     takes_characters = True
     augmentable = True
     takes_decoders = True
+    takes_seq2seq = True
     row_export = ClassRows
+    file_answers = ClassAnswers
 
     def __init__(
         self,

@@ -37,8 +37,8 @@ class TextRegressor(FineTuningTask):
     Spearman's correlation. (STS-B in BERT, appendix B.1, https://arxiv.org/abs/1810.04805.)
 
     Args:
-        encoder: a `kbert.Encoder` with a pooler, a `kbert.models.ElmoEncoder` or a
-            `kbert.models.DecoderEncoder`.
+        encoder: a `kbert.Encoder` with a pooler, a `kbert.models.ElmoEncoder`, a
+            `kbert.models.DecoderEncoder`, or a `kbert.models.Seq2SeqEncoder` with a pooler.
         tokenizer: the encoder's tokenizer.
         name: name of the model.
         **options: settings:
@@ -70,6 +70,7 @@ class TextRegressor(FineTuningTask):
     takes_characters = True
     augmentable = True
     takes_decoders = True
+    takes_seq2seq = True
     both_orders: bool | None
 
     def __init__(self, encoder: keras.Model, tokenizer: TokenizerLike, **options: Any) -> None:

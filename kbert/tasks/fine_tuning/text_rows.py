@@ -72,15 +72,17 @@ class TextRows:
         Args:
             table: table with the column `text`, or `first` and `second`.
         """
-        names = _text_columns(table)
-        ids = [self._task.encode_texts(table[name]) for name in names]
+        return self.rows_of_ids(*(self._task.encode_texts(table[x]) for x in _text_columns(table)))
+
+    def rows_of_ids(self, *ids: tf.RaggedTensor) -> Rows:
+        """Returns the rows of texts, or of pairs: `ids` are the token ids of each side, (N, …)."""
         lengths = [np.diff(np.asarray(x.row_splits)) for x in ids]
         tokens, lost_tokens = self._extent(lengths)
         return Rows(
             ragged=dict(zip(("first", "second"), ids, strict=False)),
             dense={},
             lengths=tokens * (2 if self.both_orders and len(ids) == 2 else 1),
-            examples=np.arange(len(table)),
+            examples=np.arange(len(lengths[0])),
             cut=int(np.count_nonzero(lost_tokens)),
         )
 

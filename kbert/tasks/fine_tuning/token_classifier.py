@@ -56,7 +56,7 @@ class TokenClassifier(FineTuningTask):
     `end_character` of the entities.
 
     Args:
-        encoder: a `kbert.Encoder`, or a `kbert.models.ElmoEncoder`.
+        encoder: a `kbert.Encoder`, a `kbert.models.ElmoEncoder` or a `kbert.models.Seq2SeqEncoder`.
         tokenizer: the encoder's tokenizer.
         labels: names of the labels, or their number, for LABEL_0, LABEL_1, …; required.
             `kbert.class_names` returns those of labelled data.
@@ -93,6 +93,7 @@ class TokenClassifier(FineTuningTask):
     prediction_settings = ("labels",)
     shown_metrics = ("accuracy",)
     takes_characters = True
+    takes_seq2seq = True
     augmentable = True
     predicts_per = "token"
 

@@ -48,7 +48,7 @@ class QuestionAnswerer(FineTuningTask):
     it is [CLS].
 
     Args:
-        encoder: a `kbert.Encoder`.
+        encoder: a `kbert.Encoder` or a `kbert.models.Seq2SeqEncoder`.
         tokenizer: the encoder's tokenizer.
         name: name of the model.
         **options: settings:
@@ -81,6 +81,7 @@ class QuestionAnswerer(FineTuningTask):
     metric = "f1"
     shown_metrics = ("start_accuracy", "end_accuracy")
     predicts_per = "token"
+    takes_seq2seq = True
     prepares_rows = False  # `fit` checks the whole table for questions without an answer
     max_length: int | MaybeNone
     max_question_length: int | MaybeNone

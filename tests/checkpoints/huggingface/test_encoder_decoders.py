@@ -182,3 +182,42 @@ def test_a_target_language_of_marian_is_refused():
     assert ids == [0, 4]
     with pytest.raises(ValueError, match=r"write the code in the texts.*target_language='>>de<<'"):
         write_config(Marian(), config, tokenizer.with_languages(target=">>de<<"))
+
+
+_MNLI = {  # the keys of facebook/bart-large-mnli
+    **_BART,
+    **{"_num_labels": 3, "classifier_dropout": 0.0, "gradient_checkpointing": False},
+    **{"architectures": ["BartForSequenceClassification"], "output_past": False},
+    "id2label": {"0": "contradiction", "1": "neutral", "2": "entailment"},
+    "label2id": {"contradiction": 0, "neutral": 1, "entailment": 2},
+}
+
+
+def head(prefix="classification_head", outputs=3):
+    inner = {f"{prefix}.dense.weight": np.ones((8, 8)), f"{prefix}.dense.bias": np.ones(8)}
+    last = f"{prefix}.out_proj" if prefix == "classification_head" else prefix
+    shapes = {f"{last}.weight": np.ones((outputs, 8)), f"{last}.bias": np.ones(outputs)}
+    return shapes | (inner if prefix == "classification_head" else {})
+
+
+def test_a_published_classifier_with_the_buffers_of_old_files(caplog):
+    versions = {f"model.{side}.version": np.ones(1) for side in _SIDES}
+    found = import_model(_MNLI, head() | versions, "there")
+    assert found.task == {"kind": "classify", "dropout": 0.0}
+    assert found.labels == ("contradiction", "neutral", "entailment")
+    assert set(found.left) == {*versions}
+    assert {"pooler/kernel", "pooler/bias", "classifier/dense/kernel"} <= found.arrays.keys()
+    found = import_model({**_MNLI, "architectures": None}, head("qa_outputs", 2), "there")
+    assert found.task == {"kind": "answer"}
+
+
+def test_heads_that_read_other_rows_are_refused():
+    message = r"must be equal to `eos_token_id`. Received: 0 and 2"
+    for arrays in (head(), head("qa_outputs", 2)):
+        with pytest.raises(ValueError, match=message):
+            import_model({**_MNLI, "decoder_start_token_id": 0}, arrays, "there")
+    mbart = {"model_type": "mbart", "normalize_before": True, "add_final_layer_norm": True}
+    mbart["architectures"] = ["MBartForSequenceClassification"]
+    found = import_model({**_MNLI, **mbart}, head(), "there")
+    assert (found.task, found.labels) == (None, None)
+    assert found.foreign_head.startswith("a head of MBartForSequenceClassification that kbert has")

@@ -98,7 +98,8 @@ class Architecture:
         sentence_class: end of the name of the class with only the sentence head.
         causal_class: end of the class name of a decoder, or of a permutation language model.
         span_class: end of the class name of extractive question answering.
-        class_ending: end of the class name of every model; None = by its heads.
+        class_ending: end of the class name of a model without fine-tuned heads; None = by its
+            other heads.
         class_endings: usual end of a class name -> end in this architecture, if it differs.
         part: name of the `part` in a config that is written as this architecture; None = no part
             selects it.
@@ -230,6 +231,15 @@ class Architecture:
             content: key -> value of `config.json`.
         """
         return arrays
+
+    def head_keys(self, arrays: Arrays, tokenizer: TokenizerLike | None) -> dict[str, Any]:
+        """Returns key -> value of transformers' `config.json` that only fine-tuned heads need.
+
+        Args:
+            arrays: kbert's weight name -> array.
+            tokenizer: tokenizer whose special ids the config repeats, or None.
+        """
+        return {}
 
     def settled(self, config: Any, arrays: Arrays, content: Mapping[str, Any]) -> Any:
         """Returns the config with the values that only the weights determine.
