@@ -104,7 +104,7 @@ def read_folder(folder: Path) -> Checkpoint:
     if task.get("kind") in ON_ROWS:
         limit = sentence_transformers.longest_row(folder, checkpoint.config.max_positions)
         checkpoint = dataclasses.replace(checkpoint, task={**task, **limit})
-    if isinstance(checkpoint.config, Seq2SeqConfig) and task:
+    elif isinstance(checkpoint.config, Seq2SeqConfig) and task:
         checkpoint = dataclasses.replace(
             checkpoint, task={**task, **generation.read(folder, content)}
         )
@@ -161,7 +161,8 @@ def write_folder(
         renamed = {k: x.astype(kind) if x.dtype.kind == "f" else x for k, x in renamed.items()}
         content = {**content, "torch_dtype": weight_dtype}
     task, tokenizer = options.get("task") or {}, options.get("tokenizer")
-    generates = isinstance(config, Seq2SeqConfig) and task and tokenizer is not None
+    is_text = task.get("kind") not in (None, *ON_ROWS)
+    generates = isinstance(config, Seq2SeqConfig) and is_text and tokenizer is not None
     if generates:
         content["decoder_start_token_id"] = generation.start_of(task, tokenizer)
     text = json.dumps(content, indent=2) + "\n"
