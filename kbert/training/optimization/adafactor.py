@@ -14,7 +14,7 @@ import keras
 from keras import ops
 
 from kbert.core.types import Tensor
-from kbert.training.optimization.decaying import DecayingOptimizer, Rate
+from kbert.training.optimization.optimizers import DecayingOptimizer, Rate
 
 
 @keras.saving.register_keras_serializable("kbert")
