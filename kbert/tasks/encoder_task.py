@@ -71,6 +71,9 @@ class EncoderTask(Task):
     row_export: ClassVar[type[RowExport]] = EncoderRows
     # The form of the input rows; None = the encoder's.
     own_form: InputForm | None = None
+    # The named edit of the encoder that the task uses (`kbert.edit.adapters`); None = the one that
+    # is active.
+    variant: str | None = None
 
     def __init__(self, encoder: keras.Model, tokenizer: TokenizerLike, *, name: str) -> None:
         check_encoder(encoder, f"A {type(self).__name__}")

@@ -80,9 +80,6 @@ class Task(TrainStep, keras.Model):
     unknown_elsewhere: tuple[str, ...] = ()
     # Whether the task has weights besides the model's.
     has_head: bool = True
-    # The named edit of the model that the task uses (`kbert.edit.adapters`); None = the one that is
-    # active.
-    variant: str | None = None
     # The task as a model for runtimes other than TensorFlow.
     row_export: ClassVar[type[RowExport]] = RowExport
     # How a program predicts a file of records with the task.
@@ -370,7 +367,7 @@ class Task(TrainStep, keras.Model):
             task=record,
             tokenizer=self.tokenizer,
             labels=labels,
-            edits=variants_of(self.model).record(self.variant),
+            edits=variants_of(self.model).record(getattr(self, "variant", None)),
             architecture=architecture,
             max_shard_size=max_shard_size,
             weight_dtype=weight_dtype,

@@ -52,6 +52,8 @@ class TableTask(Task):
     """
 
     chosen: Any
+    # The named edit of the model that the task uses, see `EncoderTask`.
+    variant: str | None = None
     columns: ClassVar[Columns] = Columns()
     options: ClassVar[type[Options]] = RowOptions
     metric: ClassVar[str] = "loss"
