@@ -8,7 +8,7 @@ from kbert.models import Seq2Seq
 from kbert.models.weights import get_arrays, set_arrays
 from kbert.tasks import TextToText
 
-_LAYER = re.compile(rf"{Seq2Seq.prefix}/(encoder|decoder)_layers/(\d+)/(.*)")
+_LAYER = re.compile(r"seq2seq/(encoder|decoder)_layers/(\d+)/(.*)")
 Layers = int | Sequence[int] | None
 
 

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from kbert.checkpoints.huggingface.unread_keys import GENERATION
-from kbert.core.protocols import TokenizerLike
 from kbert.io import atomic
 from kbert.io.json_file import read_json
 from kbert.io.paths import Path
@@ -36,14 +35,14 @@ def read(folder: Path, content: Mapping[str, Any]) -> dict[str, Any]:
     return {"generation": shown}
 
 
-def start_of(task: Mapping[str, Any], tokenizer: TokenizerLike) -> int | None:
+def start_of(task: Mapping[str, Any], tokenizer: Any) -> int | None:
     """Returns the decoder's first token: that of the task, else "cls", or "pad" without one."""
     start = (task.get("generation") or {}).get("decoder_start_token_id")
     usual = tokenizer.pad_id if tokenizer.cls_id is None else tokenizer.cls_id
     return usual if start is None else start
 
 
-def write(folder: Path, task: Mapping[str, Any], tokenizer: TokenizerLike) -> None:
+def write(folder: Path, task: Mapping[str, Any], tokenizer: Any) -> None:
     """Writes the `generation_config.json` of an encoder-decoder's task.
 
     Args:

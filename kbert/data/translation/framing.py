@@ -80,7 +80,7 @@ class Framing:
         else:
             sides = [Ends((), (x.sep_id,)) for x in (tokenizer, targets)]
         pads = [x.sep_id if x.pad_id is None else x.pad_id for x in (tokenizer, targets)]
-        return cls(start_id, *sides, *pads)
+        return cls(start_id, sides[0], sides[1], pads[0], pads[1])
 
     @classmethod
     def one_row(cls, tokenizer: Tokenizer) -> Framing:

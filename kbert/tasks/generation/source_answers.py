@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import groupby
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 
@@ -60,7 +60,7 @@ class SourceAnswers(FileAnswers):
     """Texts for the records of a file."""
 
     program = "kbert-generate"
-    options = GenerationOptions
+    options: ClassVar[type[Options]] = GenerationOptions
     at_once = 256  # each takes many steps
 
     def answer(
@@ -73,10 +73,10 @@ class SourceAnswers(FileAnswers):
         """
         task = self.task
         decoding = cast(DecodingOptions, options)
-        if getattr(decoding, "stop", ()):
+        if isinstance(options, GenerationOptions) and options.stop:
             raise ValueError(
                 "`stop` is for language models, whose texts continue; the texts of an "
-                f"encoder-decoder end by themselves. Received: stop={decoding.stop}"
+                f"encoder-decoder end by themselves. Received: stop={options.stop}"
             )
         method, max_new_tokens, constraints = task.decoding_of(decoding)
         rows = task.source_rows(table["text"], truncate=task.long_sources == "refuse")

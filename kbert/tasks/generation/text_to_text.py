@@ -144,7 +144,7 @@ class TextToText(GenerationTask, TableTask):
     options: ClassVar[type[Options]] = TextToTextOptions
     file_answers = SourceAnswers
     row_export = SourceRows
-    shown_metrics = ("perplexity",)
+    shown_metrics: tuple[str, ...] = ("perplexity",)
     model_classes: ClassVar[tuple[type[keras.Model], ...]] = (Seq2Seq, PrefixSeq2Seq)
     model_inputs: ClassVar[tuple[str, ...]] = INPUTS
     other_inputs: ClassVar[tuple[str, ...]] = (POSITIONS,)
@@ -375,7 +375,7 @@ class TextToText(GenerationTask, TableTask):
         return dense, tf.sequence_mask(lengths, width, tf.int32)
 
     @functools.cached_property
-    def predictor(self) -> TextPredictor:  # type: ignore[override]
+    def predictor(self) -> TextPredictor:
         """The `TextPredictor` that runs the task over tables."""
         return TextPredictor(self)
 
@@ -707,7 +707,7 @@ class TextToText(GenerationTask, TableTask):
         forced = {rules.forced_first_id, rules.forced_last_id, *self.framing.target.begin}
         return tuple(sorted(banned - {None, *stop_ids, *forced}))
 
-    def decode(
+    def decode(  # type: ignore[override]  # of `GenerationTask`, not of tables
         self,
         features: dict[str, Any],
         method: Method,

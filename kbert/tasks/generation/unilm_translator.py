@@ -78,7 +78,7 @@ class UniLMTranslator(TextToText):
     # Copied methods instead of a base class: few classes between a task and `keras.Model`.
     make_objective = Translator.make_objective
     fit = Translator.fit
-    evaluate = Translator.evaluate
+    evaluate = Translator.evaluate  # type: ignore[assignment]  # its arguments have other names
     usual_optimizer = Translator.usual_optimizer
 
     def make_framing(self) -> Framing:
