@@ -104,7 +104,7 @@ def read_folder(folder: Path) -> Checkpoint:
     if task.get("kind") in ON_ROWS:
         limit = sentence_transformers.longest_row(folder, checkpoint.config.max_positions)
         checkpoint = dataclasses.replace(checkpoint, task={**task, **limit})
-    elif isinstance(checkpoint.config, Seq2SeqConfig) and task:
+    elif _generates(checkpoint.config, task):
         checkpoint = dataclasses.replace(
             checkpoint, task={**task, **generation.read(folder, content)}
         )
@@ -161,8 +161,7 @@ def write_folder(
         renamed = {k: x.astype(kind) if x.dtype.kind == "f" else x for k, x in renamed.items()}
         content = {**content, "torch_dtype": weight_dtype}
     task, tokenizer = options.get("task") or {}, options.get("tokenizer")
-    is_text = task.get("kind") not in (None, *ON_ROWS)
-    generates = isinstance(config, Seq2SeqConfig) and is_text and tokenizer is not None
+    generates = _generates(config, task) and tokenizer is not None
     if generates:
         content["decoder_start_token_id"] = generation.start_of(task, tokenizer)
     text = json.dumps(content, indent=2) + "\n"
@@ -172,6 +171,11 @@ def write_folder(
         generation.write(Path(folder), task, tokenizer)
     if task.get("kind") == sentence_transformers.KIND:
         sentence_transformers.write_modules(Path(folder), modules, task, config.hidden_size)
+
+
+def _generates(config: Any, task: Mapping[str, Any]) -> bool:
+    """Whether a model's task generates texts by an encoder-decoder."""
+    return isinstance(config, Seq2SeqConfig) and task.get("kind") not in (None, *ON_ROWS)
 
 
 def write_longest_row(folder: PathLike, task: Mapping[str, Any]) -> None:
