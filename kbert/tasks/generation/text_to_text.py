@@ -120,6 +120,7 @@ class TextToText(GenerationTask, TableTask):
         tokenizer: tokenizer of both sides. Its "sep" token ends source and target; its "cls" token
             begins a target, or without one its "pad" token, unless `generation` names another.
         name: name of the task.
+        **options: settings:
 
             {options}
 

@@ -44,6 +44,7 @@ class Translator(TextToText):
         tokenizer: tokenizer of both languages. Its "cls" token starts a target, its "sep" token
             ends source and target.
         name: name of the task.
+        **options: settings:
 
             {options}
 

@@ -43,6 +43,7 @@ class UniLMTranslator(TextToText):
         tokenizer: tokenizer of both sides. Its "cls" token begins a source, its "sep" token ends
             source and target, and its "mask" token hides tokens of the target.
         name: name of the task.
+        **options: settings:
 
             {options}
 
