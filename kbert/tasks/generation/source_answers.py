@@ -51,7 +51,7 @@ class SourceRows(WrittenRows):
     def samples(self, texts: Sequence[str], **settings: Any) -> list[dict[str, tf.Tensor]]:
         """Returns two batches to check the export on: the first source, and all, truncated."""
         task = self.task
-        ids = task.source_rows(texts).ids
+        ids = task.source_rows(texts, whole=True, truncate=True).ids
         batches = [task.source_features(x, max(map(len, x))) for x in (ids[:1], ids)]
         return [{name: tf.constant(x) for name, x in batch.items()} for batch in batches]
 

@@ -284,3 +284,12 @@ def test_an_export_answers_alike(tmp_path):
     assert [x.decode() for x in answers["output"].numpy()[:, 0]] == texts
     np.testing.assert_allclose(answers["scores"].numpy()[:, 0], scores, atol=1e-5)
     assert served(text=tf.constant([], tf.string))["output"].shape == (0, 1)
+
+
+@pytest.mark.parametrize("long_sources", ["truncate", "windows", "refuse"])
+def test_an_export_is_checked_on_texts_of_any_length(long_sources):
+    task = answerer(max_length=6, long_sources=long_sources)
+    samples = task.row_export(task).samples(["a", "a b c d e f g h"])
+    assert [shown(task, x["encoder_token_ids"][-1].numpy()) for x in samples] == [
+        *("a [SEP]", "a b c d e [SEP]"),
+    ]
