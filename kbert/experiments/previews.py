@@ -66,9 +66,12 @@ def describe_examples(task: TableTask, table: Table) -> str:
             # text share a mask.
             mask_name = name.removesuffix("token_ids") + "padding_mask"
             mask = batch[mask_name if mask_name in batch else "padding_mask"][row]
+            # A decoder's tokens may have a vocabulary of their own.
+            is_target = name.startswith("decoder_")
+            tokenizer = task.tokenizer.target if is_target else task.tokenizer
             # Choices, windows and negatives of an example are separate sequences.
             for line, real in zip(np.atleast_2d(ids[row]), np.atleast_2d(mask), strict=True):
-                pieces = [task.form.token_name(i, task.tokenizer) for i in line[real > 0].tolist()]
+                pieces = [task.form.token_name(i, tokenizer) for i in line[real > 0].tolist()]
                 pieces = [f"{piece}{marks.get(i, '')}" for i, piece in enumerate(pieces)]
                 lines += [f"  {text}" for text in _wrapped(pieces)]
     return "\n".join(lines)

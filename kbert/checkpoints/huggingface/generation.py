@@ -4,6 +4,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from absl import logging
+
 from kbert.checkpoints.huggingface.unread_keys import GENERATION
 from kbert.io import atomic
 from kbert.io.json_file import read_json
@@ -36,7 +38,12 @@ def read(folder: Path, content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def start_of(task: Mapping[str, Any], tokenizer: Any) -> int | None:
-    """Returns the decoder's first token: that of the task, else "cls", or "pad" without one."""
+    """Returns the decoder's first token: that of the task, else "cls", or "pad" without one.
+
+    If a language's code ends the targets, as in mBART, it is that code.
+    """
+    if task.get("special_tokens") == "all" and len(tokenizer.target.suffix_ids) > 1:
+        return tokenizer.target.suffix_ids[-1]
     start = (task.get("generation") or {}).get("decoder_start_token_id")
     usual = tokenizer.pad_id if tokenizer.cls_id is None else tokenizer.cls_id
     return usual if start is None else start
@@ -54,8 +61,16 @@ def write(folder: Path, task: Mapping[str, Any], tokenizer: Any) -> None:
     arguments = {f"{name}_token_id": x for name, x in ids.items() if x is not None}
     arguments |= task.get("generation") or {}
     arguments["decoder_start_token_id"] = start_of(task, tokenizer)
-    if task.get("special_tokens") == "all" and tokenizer.target.prefix_ids:
-        arguments.setdefault("forced_bos_token_id", tokenizer.target.prefix_ids[0])
+    first = tokenizer.target.prefix_ids
+    if task.get("special_tokens") != "all":
+        if (tokenizer.prefix_ids, tokenizer.suffix_ids) != ((), (tokenizer.sep_id,)):
+            logging.warning(
+                "transformers puts more tokens around a source than this task, which only ends it "
+                "by token %s: build its rows yourself",
+                tokenizer.sep_id,
+            )
+    elif first and (tokenizer.languages or "forced_bos_token_id" not in arguments):
+        arguments["forced_bos_token_id"] = first[0]
     if task.get("beam_width") is not None:
         arguments["num_beams"] = task["beam_width"]
     atomic.write(folder / FILE, (json.dumps(arguments, indent=2) + "\n").encode())

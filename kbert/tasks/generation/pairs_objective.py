@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, cast
+from typing import Any
 
 from kbert.core.late import tf
 from kbert.core.options import option
@@ -12,6 +12,7 @@ from kbert.data.translation.pairs import EncodedPairs, encode_pairs
 from kbert.decoding.options import EvaluationOptions
 from kbert.io import fingerprints
 from kbert.metrics import bleu
+from kbert.tasks.generation.translation_batches import with_prefix
 from kbert.tasks.settings import StepsSettings
 from kbert.tasks.steps_objective import StepsObjective
 from kbert.text import Pairs
@@ -90,7 +91,7 @@ class PairsObjective(StepsObjective):
         self.pairs = {"train": pairs, "held_out": validation_data}
         self._encoded: dict[str, EncodedPairs] = {}
         options, longest = self.options, task.model.max_length
-        length = longest if options.max_length is None else options.max_length
+        length = task.pair_length if options.max_length is None else options.max_length
         self.plan = [
             Phase(
                 sequence_length=length,
@@ -115,7 +116,7 @@ class PairsObjective(StepsObjective):
         framing = self.task.framing
         if split not in self._encoded:
             self._encoded[split] = encode_pairs(
-                self._prefixed(split),
+                with_prefix(self.task.prefix, self.pairs[split]),
                 self.task.tokenizer,
                 max_length=framing.longest_text(length),
             )
@@ -132,11 +133,6 @@ class PairsObjective(StepsObjective):
             **order,
             **stream,
         )
-
-    def _prefixed(self, split: str) -> Iterable[tuple[str, str]]:
-        """Returns the pairs of a split, with the task's prefix before every source."""
-        pairs, prefix = cast(Iterable, self.pairs[split]), self.task.prefix
-        return ((f"{prefix}{source}", target) for source, target in pairs) if prefix else pairs
 
     @property
     def row_multiple(self) -> int:

@@ -94,7 +94,8 @@ class SourceAnswers(FileAnswers):
         return written(task.answer_name, texts, scores), rows.cut
 
     def written(self, answers: Sequence) -> Sequence:
-        return [{self.task.answer_name: text} for text in answers]
+        name = self.task.answer_name
+        return [{name if isinstance(x, str) else f"{name}s": x} for x in answers]
 
 
 class TranslationAnswers(SourceAnswers):

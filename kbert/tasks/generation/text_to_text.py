@@ -66,6 +66,7 @@ from kbert.tasks.generation.source_answers import (
 )
 from kbert.tasks.generation.streaming import TokenStream
 from kbert.tasks.generation.translation_batches import pairs_of
+from kbert.tasks.input_form import TEXTS_ALONE
 from kbert.tasks.loading import load_encoder
 from kbert.tasks.losses import accuracy, smoothed_cross_entropy
 from kbert.tokenizers.base import Tokenizer
@@ -152,6 +153,7 @@ class TextToText(GenerationTask, TableTask):
     corpus_objective: ClassVar[Any] = DenoisedCorpus
     derived_metrics: ClassVar[DerivedMetrics] = {"perplexity": ("nll", ops.exp)}
     held_elsewhere = ("generation", "special_tokens", "beam_width")
+    form = TEXTS_ALONE  # of rows that `tokenize` has framed
     # Share of the target tokens that are masked and predicted, as in UniLM; None = each one is
     # predicted from those before it.
     masked_share: float | None = None
@@ -186,6 +188,11 @@ class TextToText(GenerationTask, TableTask):
         if self.generation is not None:
             self._generation = read_generation_config(self.generation, source="generation")
         self.framing = self.make_framing()
+        if tokenizer.languages and self.framing.target.begin:
+            # The tokenizer's language counts, not that of the folder.
+            rules = self._generation.constraints
+            rules = dataclasses.replace(rules, forced_first_id=self.framing.target.begin[0])
+            self._generation = dataclasses.replace(self._generation, constraints=rules)
         self._prefix_length = len(tokenize(tokenizer, [self.prefix])[0]) if self.prefix else 0
         framing = self.framing
         self._check_length("max_length", len(framing.source) + self._prefix_length)
@@ -227,15 +234,6 @@ class TextToText(GenerationTask, TableTask):
                 f"`{name}` must be at most {most}, the model's maximum, and more than the {used} "
                 f"tokens of the prefix and the special tokens. Received: {name}={length}"
             )
-
-    @property
-    def form(self) -> Any:
-        """Names of the tokens in a preview: the tokenizer's."""
-        return self
-
-    def token_name(self, token_id: int, tokenizer: Any) -> str:
-        """Returns the token of an id."""
-        return tokenizer.id_to_token(token_id)
 
     def terms(self, logits: Any, batch: Tensors) -> Terms:
         targets, weights = batch["targets"], _weights(batch)
@@ -390,6 +388,7 @@ class TextToText(GenerationTask, TableTask):
         left out if the references have none.
         """
         references = references_of(table)
+        answers = [x if isinstance(x, str) else x[0] for x in answers]  # the best of several
         most = max(map(len, references))
         # Repeating a reference changes neither BLEU nor chrF, which want equally many.
         even = [[*row, *[row[-1]] * (most - len(row))] for row in references]
@@ -696,6 +695,11 @@ class TextToText(GenerationTask, TableTask):
     def row_length(self) -> int:
         """Most tokens of a source, special tokens included."""
         return self.max_length or self.seq2seq.max_length
+
+    @property
+    def pair_length(self) -> int:
+        """Most tokens of a source and of a target, in batches of a number of tokens."""
+        return min(self.row_length, self.max_target_length or self.row_length)
 
     @property
     def stop_ids(self) -> tuple[int, ...]:

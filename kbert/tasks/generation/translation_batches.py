@@ -41,7 +41,7 @@ def pair_batches(
         targets: translations of the sources; None if `data` has pairs.
         max_tokens: most tokens per side of a batch, including padding.
         max_length: most tokens of a source or target, including the end token. None = as many as
-            the model's positions and `max_tokens` allow.
+            the task, the model's positions and `max_tokens` allow.
         **options: other arguments of `translation_dataset`.
 
     Raises:
@@ -50,14 +50,14 @@ def pair_batches(
     """
     row_multiple = replicas_of(task) * (task.micro_batches if task.compiled else 1)
     if max_length is None:
-        max_length = min(task.model.max_length, max_tokens // row_multiple)
+        max_length = min(task.pair_length, max_tokens // row_multiple)
     if max_length > task.model.max_length:
         raise ValueError(
             f"max_length must be at most {task.model.max_length} (the model's maximum, including "
             f"the end token). Received: max_length={max_length}"
         )
     return translation_dataset(
-        pairs_of(data, targets),
+        with_prefix(task.prefix, pairs_of(data, targets)),
         task.tokenizer,
         max_tokens=max_tokens,
         max_length=max_length,
@@ -66,6 +66,18 @@ def pair_batches(
         masked_share=task.masked_share,
         **options,
     )
+
+
+def with_prefix(prefix: str, pairs: Any) -> Any:
+    """Returns pairs with a prefix before every source; ValueError for pairs that are ids."""
+    if not prefix:
+        return pairs
+    if isinstance(pairs, EncodedPairs):
+        raise ValueError(
+            "Encoded pairs cannot get the task's prefix: pass strings. Received: EncodedPairs, "
+            f"prefix={prefix!r}"
+        )
+    return [(f"{prefix}{source}", target) for source, target in pairs]
 
 
 def pairs_of(data: Any, targets: Sequence[str] | None = None) -> Any:

@@ -10,10 +10,12 @@ import tensorflow as tf
 import kbert
 from kbert.data.tables.table import Table
 from kbert.data.translation.framing import Ends, Framing, framed
+from kbert.data.translation.pairs import encode_pairs
 from kbert.decoding import Beam, Constraints, Greedy, Sampling
 from kbert.metrics import bleu, rouge
 from kbert.tasks import TextToText
 from kbert.tasks.generation.options import GenerationOptions
+from kbert.tasks.generation.translation_batches import pair_batches
 from tests.tasks.generation import writing
 
 SOURCES = ["a b c", "", "d", "h g f e d c b a"]
@@ -223,7 +225,6 @@ def test_weights_of_examples_and_rows_on_disk(tmp_path):
     weights = np.arange(40) % 2
     how = {"epochs": 2, "batch_size": 4, "learning_rate": 1e-2, "verbose": 0}
     task = answerer(sigma=None)
-    losses = task.fit(table, sample_weight=weights, **how).history["loss"]
     other = answerer(sigma=None)
     changed = [y if w else "a a a a" for (_, y), w in zip(pairs, weights, strict=True)]
     table = Table({"text": table["text"], "target": changed})
@@ -235,7 +236,6 @@ def test_weights_of_examples_and_rows_on_disk(tmp_path):
         sample_weight=weights, by_length=False, **how,
     ).history["loss"]  # fmt: skip
     assert again == pytest.approx(same, rel=1e-5)
-    assert len(losses) == 2
     rows = kbert.tasks.prepare_rows(task, table, tmp_path / "rows")
     assert answerer(sigma=None).fit(rows.folder, **how).history["loss"][-1] > 0
 
@@ -293,3 +293,35 @@ def test_an_export_is_checked_on_texts_of_any_length(long_sources):
     assert [shown(task, x["encoder_token_ids"][-1].numpy()) for x in samples] == [
         *("a [SEP]", "a b c d e [SEP]"),
     ]
+
+
+def test_batches_of_tokens_have_the_prefix_and_the_limits_of_the_task():
+    pairs = [("a b", "c"), ("d e f g", "h"), ("a", "b c d e f")]
+    settings = {"prefix": "h ", "max_length": 6, "max_target_length": 5}
+    tasks = [
+        answerer(**settings),
+        kbert.Translator(answerer().seq2seq, writing.tokenizer(), **settings),
+    ]
+    for task in tasks:
+        by_steps = task.make_objective(pairs, steps=1, max_tokens=64)
+        batches = [
+            by_steps.dataset(by_steps.plan[0], "train"),
+            pair_batches(task, pairs, None, max_tokens=64),
+        ]
+        for dataset in batches:
+            batch = next(dataset.as_numpy_iterator())
+            rows = batch["encoder_token_ids"][batch["weights"].any(1)]
+            # The other two pairs are longer than 5 tokens.
+            assert {shown(task, row).split(" [PAD]")[0] for row in rows} == {"h a b [SEP]"}
+    encoded = encode_pairs(pairs, tasks[0].tokenizer, max_length=9)
+    with pytest.raises(ValueError, match=r"cannot get the task's prefix.*Received: EncodedPairs"):
+        pair_batches(tasks[0], encoded, None, max_tokens=64)
+
+
+def test_of_several_results_the_best_is_scored():
+    task = answerer(generation={"num_beams": 3, "num_return_sequences": 2, "max_length": 6})
+    table = Table({"text": ["a b", "c"], "target": ["d", "e"]})
+    answers = task.predict(table)
+    assert [len(x) for x in answers] == [2, 2]
+    assert task.score(table, answers) == task.score(table, [x[0] for x in answers])
+    assert task.file_answers(task).written(answers) == [{"outputs": x} for x in answers]

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 import kbert
+from kbert.experiments.previews import describe_examples
 from kbert.tasks import TextToText
-from kbert.tokenizers import UnigramTokenizer, train_unigram
+from kbert.tokenizers import train_unigram
 from tests.tokenizers.marian.test_marian import trained, vocabularies
 from tests.tokenizers.unigram.sentencepiece_reference import corpus
 
@@ -139,10 +140,38 @@ def test_another_language_is_chosen_in_the_tokenizer(tmp_path):
     folder_of("mbart50", tmp_path / "theirs")
     task = TextToText.from_preset(tmp_path / "theirs")
     tokenizer = task.tokenizer.with_languages(source="fr_XX", target="ro_RO")
-    other = TextToText(task.seq2seq, tokenizer, special_tokens="all")
+    # The folder forces German, the tokenizer Romanian.
+    settings = {"special_tokens": "all", "generation": task.generation}
+    other = TextToText(task.seq2seq, tokenizer, **settings)
     assert other.framing.source.begin == (tokenizer.token_to_id("fr_XX"),)
     assert other.framing.target.begin == (tokenizer.token_to_id("ro_RO"),)
-    assert isinstance(tokenizer, UnigramTokenizer)
+    romanian = tokenizer.token_to_id("ro_RO")
+    assert other.decoding_settings()[2].forced_first_id == romanian
+    assert task.decoding_settings()[2].forced_first_id == tokenizer.token_to_id("de_DE")
+    other.save_to_preset(tmp_path / "back", "huggingface")
+    written = json.loads((tmp_path / "back" / "generation_config.json").read_text())
+    assert written["forced_bos_token_id"] == romanian
+
+
+def test_the_start_of_mbart_is_the_tokenizer_s_language(tmp_path):
+    folder_of("mbart", tmp_path / "theirs")
+    task = TextToText.from_preset(tmp_path / "theirs")
+    tokenizer = task.tokenizer.with_languages(target="ro_RO")
+    other = TextToText(task.seq2seq, tokenizer, special_tokens="all", generation=task.generation)
+    assert other.framing.start_id == tokenizer.token_to_id("ro_RO") != task.framing.start_id
+    other.save_to_preset(tmp_path / "back", "huggingface")
+    for name in ("config.json", "generation_config.json"):
+        written = json.loads((tmp_path / "back" / name).read_text())
+        assert written["decoder_start_token_id"] == other.framing.start_id
+
+
+def test_a_preview_names_targets_by_their_own_vocabulary(tmp_path):
+    _, tokenizer = folder_of("separate", tmp_path / "theirs")
+    task = TextToText.from_preset(tmp_path / "theirs")
+    table = task.as_table(["the night"], ["der Berg"])
+    target = tokenizer.target
+    pieces = [target.id_to_token(i) for i in target("der Berg").numpy().tolist()]
+    assert " ".join(pieces) in describe_examples(task, table)
 
 
 def test_a_decoder_with_a_table_of_its_own_needs_a_tokenizer_of_its_own(tmp_path):
