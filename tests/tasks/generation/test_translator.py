@@ -205,8 +205,11 @@ def test_a_preset_has_all(tmp_path):
         kbert.tasks.CausalLM.from_preset(tmp_path)
     again = kbert.Translator.from_preset(tmp_path, new_head=True)
     assert (again.label_smoothing, again.predict(SOURCES, max_new_tokens=4)) == (0.1, texts)
-    with pytest.raises(ValueError, match=r"must contain an encoder.*Received: an encoder-decoder"):
-        kbert.tasks.TextClassifier.from_preset(tmp_path, new_head=True, labels=["a", "b"])
+    # Its decoder also reads for a classifier; other tasks need an encoder.
+    classifier = kbert.TextClassifier.from_preset(tmp_path, new_head=True, labels=["a", "b"])
+    assert len(classifier.predict(SOURCES)) == len(SOURCES)
+    with pytest.raises(ValueError, match=r"Encoder-decoders are supported.*Received: TextEmbedder"):
+        kbert.tasks.TextEmbedder.from_preset(tmp_path, new_head=True)
 
 
 @pytest.mark.parametrize(
