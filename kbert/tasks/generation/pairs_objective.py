@@ -192,7 +192,7 @@ class PairsObjective(StepsObjective):
         sources, targets = zip(*pairs, strict=True)
         try:
             # Fail early: the first evaluation may be hours away.
-            self.task.source_rows(sources)
+            self.task.pair_rows.sources(sources)
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from error
         method = self.options.search

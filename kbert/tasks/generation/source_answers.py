@@ -51,8 +51,8 @@ class SourceRows(WrittenRows):
     def samples(self, texts: Sequence[str], **settings: Any) -> list[dict[str, tf.Tensor]]:
         """Returns two batches to check the export on: the first source, and all, truncated."""
         task = self.task
-        ids = task.source_rows(texts, whole=True, truncate=True).ids
-        batches = [task.source_features(x, max(map(len, x))) for x in (ids[:1], ids)]
+        ids = task.pair_rows.sources(texts, whole=True, truncate=True).ids
+        batches = [task.pair_rows.features(x, max(map(len, x))) for x in (ids[:1], ids)]
         return [{name: tf.constant(x) for name, x in batch.items()} for batch in batches]
 
 
@@ -79,7 +79,7 @@ class SourceAnswers(FileAnswers):
                 f"encoder-decoder end by themselves. Received: stop={options.stop}"
             )
         method, max_new_tokens, constraints = task.decoding_of(decoding)
-        rows = task.source_rows(table["text"], truncate=task.long_sources == "refuse")
+        rows = task.pair_rows.sources(table["text"], truncate=task.long_sources == "refuse")
         texts, scores = task.write(
             rows,
             len(table),
@@ -131,7 +131,7 @@ class TextPredictor(Predictor):
                 if labelled:
                     _, losses = self.outputs(rows, batch_size, labelled=True)
                     sums = {name: sums.get(name, 0.0) + pair for name, pair in losses.items()}
-                sources = task.source_rows(part["text"])
+                sources = task.pair_rows.sources(part["text"])
                 texts, _ = task.write(
                     sources,
                     len(part),
@@ -175,8 +175,3 @@ def joined(
     results = [["\n".join(filter(None, way)) for way in zip(*w, strict=True)] for w in windows]
     starts = np.flatnonzero(np.diff(examples, prepend=-1))
     return results, np.add.reduceat(scores, starts, axis=0)
-
-
-def stripped(text: str | bytes) -> str | bytes:
-    """Strips ASCII white space from both ends, as TensorFlow does."""
-    return text.strip(" \t\n\r\v\f") if isinstance(text, str) else text.strip()

@@ -24,7 +24,6 @@ from kbert.core.late import tf
 from kbert.core.options import Options
 from kbert.core.protocols import TokenizerLike
 from kbert.core.types import DType, Tensor, Tensors, Terms
-from kbert.data.tables.bucketing import BUCKET
 from kbert.data.tables.rows import Rows
 from kbert.data.tables.table import Table, as_table
 from kbert.data.translation.framing import Framing
@@ -50,19 +49,17 @@ from kbert.tasks.generation.base import (
     check_max_new_tokens,
     check_seed,
     num_beams,
-    padded,
     request_seed,
-    tokenize,
 )
 from kbert.tasks.generation.continuation import TextStream, pieces
 from kbert.tasks.generation.options import TextToTextOptions
+from kbert.tasks.generation.pair_rows import PairRows, Sources, references_of
 from kbert.tasks.generation.pairs_objective import PairsObjective
 from kbert.tasks.generation.source_answers import (
     SourceAnswers,
     SourceRows,
     TextPredictor,
     joined,
-    stripped,
 )
 from kbert.tasks.generation.streaming import TokenStream
 from kbert.tasks.generation.translation_batches import pairs_of
@@ -72,31 +69,9 @@ from kbert.tasks.losses import accuracy, smoothed_cross_entropy
 from kbert.tokenizers.base import Tokenizer
 from kbert.training.step.state import DerivedMetrics
 
-# Widths of rows are multiples of this: only TensorFlow does not compile for each.
-_MULTIPLE = BUCKET if keras.backend.backend() == "tensorflow" else 32
 LONGER = 50  # tokens by which a target may exceed its source
 # Settings of a task that its model was trained with: a new task on the model keeps them.
 _OF_MODEL = ("generation", "special_tokens")
-
-
-@dataclasses.dataclass(frozen=True)
-class Sources:
-    """Tokenised sources.
-
-    Attributes:
-        ids: token ids of each of R rows, with special tokens; none for a text without tokens.
-        examples: (R,), number of the text of each row: a long text may have several.
-        truncated: numbers of the texts that lost tokens.
-    """
-
-    ids: list[np.ndarray]
-    examples: np.ndarray
-    truncated: frozenset[int]
-
-    @property
-    def cut(self) -> int:
-        """Number of truncated texts."""
-        return len(self.truncated)
 
 
 class TextToText(GenerationTask, TableTask):
@@ -162,8 +137,6 @@ class TextToText(GenerationTask, TableTask):
     signature_name: ClassVar[str] = "generate"
     # Decoding method if neither the settings nor the caller name one.
     usual_method: ClassVar[Method] = Greedy()
-    # The base class asks for stop tokens before there are settings.
-    _generation: GenerationSettings = read_generation_config({})
 
     def __init__(
         self,
@@ -185,18 +158,7 @@ class TextToText(GenerationTask, TableTask):
                 f"{targets.vocabulary_size} entries, {rows} rows in a table "
                 f"{'of the decoder alone' if has_own_rows else 'of both sides'}"
             )
-        if self.generation is not None:
-            self._generation = read_generation_config(self.generation, source="generation")
-        self.framing = self.make_framing()
-        if tokenizer.languages and self.framing.target.begin:
-            # The tokenizer's language counts, not that of the folder.
-            rules = self._generation.constraints
-            rules = dataclasses.replace(rules, forced_first_id=self.framing.target.begin[0])
-            self._generation = dataclasses.replace(self._generation, constraints=rules)
-        self._prefix_length = len(tokenize(tokenizer, [self.prefix])[0]) if self.prefix else 0
-        framing = self.framing
-        self._check_length("max_length", len(framing.source) + self._prefix_length)
-        self._check_length("max_target_length", len(framing.target))
+        self.pair_rows = PairRows(self)
         self._tokens = TokenStream(self)
         self.build()
 
@@ -222,18 +184,25 @@ class TextToText(GenerationTask, TableTask):
         config = self.seq2seq.config
         return getattr(config, "target_rows", config.vocabulary_size)
 
-    def make_framing(self) -> Framing:
-        """Returns the special tokens of sources and targets, and the decoder's first token."""
-        return Framing.of(self.tokenizer, self._generation.start_id, self.special_tokens)
+    @property
+    def _generation(self) -> GenerationSettings:
+        """How answers are decoded, by the setting `generation`."""
+        chosen = getattr(self, "chosen", None)  # the base class asks before there are settings
+        content = None if chosen is None else chosen.generation
+        return read_generation_config(content or {}, source="generation")
 
-    def _check_length(self, name: str, used: int) -> None:
-        """Raises ValueError unless a limit exceeds its `used` tokens and the model supports it."""
-        length, most = getattr(self, name), self.seq2seq.max_length
-        if not used < (length or most) <= most:
-            raise ValueError(
-                f"`{name}` must be at most {most}, the model's maximum, and more than the {used} "
-                f"tokens of the prefix and the special tokens. Received: {name}={length}"
-            )
+    @property
+    def _rules(self) -> Constraints:
+        """The constraints of `generation`; of languages the tokenizer's counts."""
+        rules, begin = self._generation.constraints, self.framing.target.begin
+        if not self.tokenizer.languages or not begin:
+            return rules
+        return dataclasses.replace(rules, forced_first_id=begin[0])
+
+    @property
+    def framing(self) -> Framing:
+        """The special tokens of sources and targets, and the decoder's first token."""
+        return Framing.of(self.tokenizer, self._generation.start_id, self.special_tokens)
 
     def terms(self, logits: Any, batch: Tensors) -> Terms:
         targets, weights = batch["targets"], _weights(batch)
@@ -322,56 +291,10 @@ class TextToText(GenerationTask, TableTask):
         return list(zip(table["text"], table["target"], strict=True))
 
     def tokenize(self, table: Table, labelled: bool) -> Rows:
-        sources = self.source_rows(table["text"], whole=labelled)
-        ids = [x if len(x) else self._framed(x) for x in sources.ids]
-        ragged = {"source": _ragged(ids)}
-        lengths, examples, cut = np.array([len(x) for x in ids], int), sources.examples, sources.cut
-        if labelled:
-            counts, targets, cut = self._targets(table, sources)
-            examples = np.repeat(examples, counts)
-            ragged = {"source": _ragged([ids[i] for i in examples]), "target": _ragged(targets)}
-            lengths = lengths[examples] + [len(x) for x in targets]
-        return Rows(ragged=ragged, dense={}, lengths=lengths, examples=examples, cut=cut)
-
-    def _targets(self, table: Table, sources: Sources) -> tuple[list[int], list[np.ndarray], int]:
-        """Returns the number of references of each row, their ids, and the truncated examples.
-
-        The ids have their special tokens. An example counts as truncated if its source or one of
-        its references is.
-        """
-        references = references_of(table)
-        texts = [stripped(text) for row in references for text in row]
-        ids = tokenize(self.tokenizer.target, texts)
-        ends = self.framing.target
-        budget = (self.max_target_length or self.seq2seq.max_length) - len(ends)
-        counts = [len(row) for row in references]
-        is_long = np.array([len(x) > budget for x in ids], bool)
-        long_examples = set(np.repeat(np.arange(len(table)), counts)[is_long].tolist())
-        framed = [np.array([*ends.begin, *x[:budget], *ends.end], "int32") for x in ids]
-        return counts, framed, len(sources.truncated | long_examples)
+        return self.pair_rows.rows(table, labelled)
 
     def assemble(self, columns: dict[str, Any]) -> dict[str, tf.Tensor]:
-        columns = dict(columns)
-        source = self._dense(columns.pop("source"), self.row_length, self.framing.source_pad)
-        target = columns.pop("target", None)
-        if target is None:
-            names = ("encoder_token_ids", "encoder_padding_mask")
-            return {**dict(zip(names, source, strict=True)), **columns}
-        longest = self.max_target_length or self.seq2seq.max_length
-        targets = self._dense(target, longest, self.framing.target_pad)
-        return {**self.framing.features(source, targets), **columns}
-
-    def _dense(
-        self, ids: tf.RaggedTensor, longest: int, pad_id: int
-    ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns ids and padding mask (B, W) int32; W is a multiple, at most `longest`."""
-        lengths = tf.cast(ids.row_lengths(), tf.int32)
-        width = -(-tf.reduce_max(lengths) // _MULTIPLE) * _MULTIPLE
-        width = tf.minimum(width, longest)
-        dense = ids.to_tensor(pad_id)
-        more = [[0, 0], [0, width - tf.shape(dense)[1]]]
-        dense = tf.pad(dense, more, constant_values=pad_id)
-        return dense, tf.sequence_mask(lengths, width, tf.int32)
+        return self.pair_rows.assemble(columns)
 
     @functools.cached_property
     def predictor(self) -> TextPredictor:
@@ -451,7 +374,7 @@ class TextToText(GenerationTask, TableTask):
         inference.check_batch_size(batch_size)
         check_seed(seed)
         settings = self.decoding_settings(method, max_new_tokens, constraints)
-        sources = self.source_rows(texts)
+        sources = self.pair_rows.sources(texts)
         self.report_cut(sources.cut, len(texts))
         generated, scores = self.write(
             sources,
@@ -515,7 +438,7 @@ class TextToText(GenerationTask, TableTask):
         check_seed(seed)
         settings = self.decoding_settings(method or Greedy(), max_new_tokens, constraints)
         method, longest, rules = settings
-        ids = self.source_rows([text]).ids
+        ids = self.pair_rows.sources([text]).ids
         if not len(ids[0]):
             return iter(())
         if len(ids) > 1:
@@ -524,7 +447,7 @@ class TextToText(GenerationTask, TableTask):
                 f"Received: a text of {len(ids)} windows"
             )
         width, _ = next(batches_of_like_width(np.array([len(ids[0])]), self.row_length, 1))
-        features = self.source_features(ids, width)
+        features = self.pair_rows.features(ids, width)
         rules = self._begun(rules)
         numbers = self._tokens(
             features,
@@ -555,7 +478,7 @@ class TextToText(GenerationTask, TableTask):
         """
         usual = self._generation
         if constraints is None:
-            constraints = usual.constraints
+            constraints = self._rules
         if max_new_tokens is None and usual.max_new_tokens is not None:
             max_new_tokens = min(usual.max_new_tokens, self.new_tokens_limit)
         method = self._method if method is None else method
@@ -600,7 +523,7 @@ class TextToText(GenerationTask, TableTask):
         """Generates K texts for each of `count` texts; returns them and their scores (`count`, K).
 
         Args:
-            sources: rows of the texts, from `source_rows`.
+            sources: rows of the texts, from `PairRows.sources`.
             count: number of texts.
             method: decoding method.
             max_new_tokens: most tokens of an answer; None depends on the source.
@@ -610,7 +533,7 @@ class TextToText(GenerationTask, TableTask):
 
         def batch(rows: np.ndarray, width: int) -> tuple[dict[str, Any], int]:
             longest = self._longest(max_new_tokens, width, constraints)
-            return self.source_features([sources.ids[row] for row in rows], width), longest
+            return self.pair_rows.features([sources.ids[row] for row in rows], width), longest
 
         def texts(rows: np.ndarray, decoded: Decoded) -> list[list[str]]:
             return [[text.decode() for text in row] for row in self._texts(decoded).numpy()]
@@ -624,72 +547,6 @@ class TextToText(GenerationTask, TableTask):
         """Returns the most new tokens for sources of `width` tokens; see `predict` for None."""
         usual = max(width + LONGER, constraints.min_new_tokens)
         return max_new_tokens or min(usual, self.new_tokens_limit)
-
-    def source_rows(
-        self, texts: Sequence[str | bytes], *, whole: bool = False, truncate: bool = False
-    ) -> Sources:
-        """Tokenises sources, with the prefix and special tokens.
-
-        White space around a text is removed: for byte-level tokens a line with its line break would
-        be another text.
-
-        Args:
-            texts: strings.
-            whole: whether a long text is truncated where `long_sources` is "windows".
-            truncate: whether a long text is truncated where `long_sources` is "refuse".
-
-        Raises:
-            ValueError: with long_sources="refuse" a text is too long; the message names it.
-        """
-        ids = tokenize(self.tokenizer, [self._prefixed(stripped(text)) for text in texts])
-        before = self._prefix_length
-        budget = self.row_length - len(self.framing.source)
-        is_long = np.array([len(x) > budget for x in ids], bool)
-        if self.long_sources == "refuse" and not truncate and is_long.any():
-            raise ValueError(self._too_long(texts, ids, is_long, budget))
-        in_windows = self.long_sources == "windows" and not whole
-        step = budget - before
-        rows: list[np.ndarray] = []
-        examples: list[int] = []
-        for number, x in enumerate(ids):
-            stop = len(x) if in_windows else min(len(x), budget)
-            for start in range(before, max(stop, before + 1), step):
-                window = np.concatenate([x[:before], x[start : min(start + step, stop)]])
-                rows.append(self._framed(window) if len(window) > before else window[:0])
-                examples.append(number)
-        truncated = [] if in_windows else np.flatnonzero(is_long).tolist()
-        return Sources(rows, np.array(examples, int), frozenset(truncated))
-
-    def _prefixed(self, text: str | bytes) -> str | bytes:
-        """Returns a text after the prefix; an empty one stays empty."""
-        if not text or not self.prefix:
-            return text
-        return self.prefix + text if isinstance(text, str) else self.prefix.encode() + text
-
-    def _framed(self, ids: np.ndarray) -> np.ndarray:
-        """Returns the ids of a source with its special tokens."""
-        ends = self.framing.source
-        return np.array([*ends.begin, *ids, *ends.end], "int32")
-
-    def _too_long(
-        self, texts: Sequence[str | bytes], ids: list[np.ndarray], is_long: np.ndarray, budget: int
-    ) -> str:
-        """Returns the message for sources of more than `budget` tokens."""
-        first = int(np.flatnonzero(is_long)[0])
-        return (
-            f"A source must have at most {budget} tokens (the maximum is {self.row_length}, "
-            "including special tokens): split it into sentences, or set long_sources. "
-            f"Received: {len(ids[first])} tokens in text {first}, which begins "
-            f"{texts[first][:40]!r}; {int(is_long.sum())} of {len(texts)} are too long"
-        )
-
-    def source_features(self, rows: Sequence[np.ndarray], width: int) -> dict[str, np.ndarray]:
-        """Returns `encoder_token_ids` and `encoder_padding_mask`, (B, width) int32 each.
-
-        `rows` are those of `source_rows`.
-        """
-        ids, mask = padded(rows, width, self.framing.source_pad)
-        return {"encoder_token_ids": ids, "encoder_padding_mask": mask}
 
     @property
     def row_length(self) -> int:
@@ -706,7 +563,7 @@ class TextToText(GenerationTask, TableTask):
         return self._generation.stop_ids or (self.tokenizer.target.sep_id,)
 
     def banned_ids(self, stop_ids: Sequence[int]) -> tuple[int, ...]:
-        tokenizer, rules = self.tokenizer.target, self._generation.constraints
+        tokenizer, rules = self.tokenizer.target, self._rules
         inputs = {tokenizer.pad_id, tokenizer.unk_id, tokenizer.cls_id, tokenizer.mask_id}
         banned = {*inputs, *range(tokenizer.vocabulary_size, self._target_rows)}
         forced = {rules.forced_first_id, rules.forced_last_id, *self.framing.target.begin}
@@ -778,7 +635,7 @@ class TextToText(GenerationTask, TableTask):
                 # An empty request gets one dummy row, which is removed from the result.
                 rows = tf.shape(text)[0]
                 text = tf.pad(text, [[0, tf.cast(rows == 0, tf.int32)]], constant_values="")
-                features, is_empty = self._served_features(tf.strings.strip(text))
+                features, is_empty = self.pair_rows.served(tf.strings.strip(text))
             features |= request_seed(method, seed, tf.shape(text)[0], row_numbers)
             decoded = self.decode(features, method, new_tokens, constraints=rules)
             return {
@@ -793,25 +650,6 @@ class TextToText(GenerationTask, TableTask):
         spec = [tf.TensorSpec([None], tf.string, "text")]
         entry = Signature(generate, spec, tokens, too_long="cut", numbered=True)
         return {self.signature_name: entry}
-
-    def _served_features(self, text: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-        """Returns the encoder's inputs for texts (B,), and which have no tokens (B, 1), in a graph.
-
-        The texts are stripped of white space.
-        """
-        ends, before = self.framing.source, self._prefix_length
-        if self.prefix:
-            text = tf.where(
-                tf.strings.length(text) == 0, text, tf.strings.join([self.prefix, text])
-            )
-        ids = self.tokenizer.encode(text)[:, : self.row_length - len(ends)]
-        is_empty = (ids.row_lengths() <= before)[:, None]
-        row = tf.ones_like(is_empty, tf.int32)
-        parts = [[i * row for i in ends.begin], [ids], [i * row for i in ends.end]]
-        framed = tf.concat([part for side in parts for part in side], axis=1)
-        mask = tf.ones_like(framed).to_tensor()
-        token_ids = framed.to_tensor(self.framing.source_pad)
-        return {"encoder_token_ids": token_ids, "encoder_padding_mask": mask}, is_empty
 
     @classmethod
     def _make_model(cls, checkpoint: Checkpoint, dtype: DType) -> keras.Model:
@@ -843,25 +681,6 @@ class TextToText(GenerationTask, TableTask):
         return {name: saved[name] for name in _OF_MODEL if name in saved}
 
 
-def references_of(table: Table) -> list[list[str]]:
-    """Returns the references of each row: its `target`, a string or a list of strings.
-
-    Raises:
-        ValueError: a target is neither, or a list is empty; the message names the row.
-    """
-    references = []
-    for row, target in enumerate(table["target"]):
-        texts = [target] if isinstance(target, str) else target
-        is_list = isinstance(texts, list | tuple) and len(texts) > 0
-        if not is_list or not all(isinstance(text, str) for text in texts):
-            raise ValueError(
-                f"{table.place(row)}: 'target' must be a string or a list of reference strings. "
-                f"Received: {target!r:.80}"
-            )
-        references.append(list(texts))
-    return references
-
-
 def _has_latin(references: Sequence[Sequence[str]]) -> bool:
     """Whether a reference has a token of ROUGE: a letter from a to z, or a digit."""
     return any(re.search("[a-z0-9]", text.lower()) for row in references for text in row)
@@ -872,13 +691,6 @@ def _weights(batch: Tensors) -> Tensor:
     weights = ops.cast(batch["weights"], "float32")
     examples = batch.get("label_weights")
     return weights if examples is None else weights * ops.cast(examples, "float32")[:, None]
-
-
-def _ragged(rows: Sequence[np.ndarray]) -> tf.RaggedTensor:
-    """Returns rows of ids as a ragged tensor (R, ragged) int32."""
-    lengths = [len(row) for row in rows]
-    values = np.concatenate([np.zeros(0, "int32"), *rows]).astype("int32")
-    return tf.RaggedTensor.from_row_lengths(values, np.array(lengths, "int64"))
 
 
 def _are_batches(data: Any) -> bool:

@@ -82,7 +82,8 @@ class UniLMTranslator(TextToText):
     evaluate = Translator.evaluate  # type: ignore[assignment]  # its arguments have other names
     usual_optimizer = Translator.usual_optimizer
 
-    def make_framing(self) -> Framing:
+    @property
+    def framing(self) -> Framing:
         return Framing.one_row(self.tokenizer)
 
     def prefill(self, features: Tensors, max_new_tokens: int) -> Any:

@@ -62,7 +62,7 @@ def test_a_text_does_not_depend_on_its_batch_and_is_streamed(writer):
 
 
 def test_a_translation_is_as_long_as_it_must_be(translator):
-    features = translator.source_features(translator.source_rows(SOURCES).ids, 8)
+    features = translator.pair_rows.features(translator.pair_rows.sources(SOURCES).ids, 8)
     options = {"stop_ids": tuple(range(3, 10)), "row_numbers": np.arange(4)}
     for least in (0, 6):
         decoded = translator.decode_batch(

@@ -67,7 +67,9 @@ def test_the_tokens_of_bart_and_of_t5():
     _, batch = features(t5, [("a", "b")])
     assert shown(t5, batch["decoder_token_ids"][0][:2]) == "[PAD] b"
     # What is decoded begins alike.
-    decoded = bart.decode(bart.source_features(bart.source_rows(["a"]).ids, 16), Greedy(), 4)
+    decoded = bart.decode(
+        bart.pair_rows.features(bart.pair_rows.sources(["a"]).ids, 16), Greedy(), 4
+    )
     assert int(np.asarray(decoded.token_ids)[0, 0, 0]) == bart.tokenizer.cls_id
     assert bart.predict("a", max_new_tokens=1) == [""]
 
@@ -123,13 +125,13 @@ def test_a_target_that_is_no_text_is_named(task, target):
 def test_long_sources_are_truncated_read_in_windows_or_refused(caplog):
     long = "a b c d e f g"
     truncating = answerer(max_length=5, prefix="h ")
-    assert shown(truncating, truncating.source_rows([long]).ids[0]) == "h a b c [SEP]"
+    assert shown(truncating, truncating.pair_rows.sources([long]).ids[0]) == "h a b c [SEP]"
     assert truncating.predict([long, "a"], max_new_tokens=4) == truncating.predict(
         ["a b c", "a"], max_new_tokens=4
     )
     assert "1 of 2 examples are longer than 5 tokens" in caplog.text
     windows = answerer(max_length=5, prefix="h ", long_sources="windows")
-    sources = windows.source_rows(["a", long, ""])
+    sources = windows.pair_rows.sources(["a", long, ""])
     assert [shown(windows, x) for x in sources.ids] == [
         *("h a [SEP]", "h a b c [SEP]", "h d e f [SEP]", "h g [SEP]", ""),
     ]
@@ -325,3 +327,12 @@ def test_of_several_results_the_best_is_scored():
     assert [len(x) for x in answers] == [2, 2]
     assert task.score(table, answers) == task.score(table, [x[0] for x in answers])
     assert task.file_answers(task).written(answers) == [{"outputs": x} for x in answers]
+
+
+def test_a_setting_that_changes_later_counts():
+    task = answerer(max_length=7)
+    task.prefix, task.generation = "h g ", {"num_beams": 2, "decoder_start_token_id": 0}
+    task.long_sources = "windows"
+    rows = task.pair_rows.sources(["a b c d e f", ""]).ids
+    assert [shown(task, x) for x in rows] == ["h g a b c d [SEP]", "h g e f [SEP]", ""]
+    assert (task.decoding_settings()[0].width, task.framing.start_id) == (2, 0)

@@ -127,7 +127,7 @@ def test_texts_equal_transformers_there_and_back(kind, generation, tmp_path):
     model, tokenizer = folder_of(kind, tmp_path / "theirs", **GENERATION[generation])
     task = kbert.tasks.Task.from_preset(tmp_path / "theirs")
     assert type(task) is TextToText
-    for source, ids in zip(SOURCES, task.source_rows(SOURCES).ids, strict=True):
+    for source, ids in zip(SOURCES, task.pair_rows.sources(SOURCES).ids, strict=True):
         assert ids.tolist() == tokenizer(source)["input_ids"]
     expected = answers_of(model, tokenizer, SOURCES)
     assert len(set(expected)) > 1

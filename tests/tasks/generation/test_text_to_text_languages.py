@@ -92,7 +92,7 @@ def test_ids_equal_transformers(kind, tmp_path):
     task = TextToText.from_preset(tmp_path / "theirs")
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "theirs")
     inputs = theirs(SOURCES, return_tensors="pt", padding=True)
-    rows = task.source_rows(SOURCES).ids
+    rows = task.pair_rows.sources(SOURCES).ids
     for row, ids, mask in zip(rows, inputs["input_ids"], inputs["attention_mask"], strict=True):
         assert row.tolist() == ids[mask > 0].tolist()
     ids = model.generate(
@@ -100,7 +100,7 @@ def test_ids_equal_transformers(kind, tmp_path):
     ).numpy()
     method, longest, rules = task.decoding_settings()
     width = max(map(len, rows))
-    decoded = task.decode(task.source_features(rows, width), method, longest, None, rules)
+    decoded = task.decode(task.pair_rows.features(rows, width), method, longest, None, rules)
     lengths = np.asarray(decoded.lengths)[:, 0]
     for found, length, expected in zip(
         np.asarray(decoded.token_ids)[:, 0], lengths, ids[:, 1:], strict=True
