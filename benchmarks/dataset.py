@@ -8,9 +8,10 @@ time is printed first), fills rows with sentences and draws pairs and masks anew
 reproducibly. KerasHub's pipeline has no such stage: each epoch it reads lines, tokenizes and masks
 them, one line a row and no pairs, so most of a row is padding. Hence the figures in brackets: the
 same without the padding. Then every masking scheme (on BERT's pairs) and every segment scheme (with
-token masks) of kbert alone, and the streams of words that ELMo reads (words of both directions,
-in millions a second). `python -m benchmarks.dataset [--text FILE] [--vocabulary vocab.txt]
-[--only-schemes | --only-streams]`.
+token masks) of kbert alone, every noise of encoder-decoders (tokens of both sides), and the streams
+of words that ELMo reads (words of both directions, in millions a second).
+`python -m benchmarks.dataset [--text FILE] [--vocabulary vocab.txt]
+[--only-schemes | --only-noise | --only-streams]`.
 """
 
 import argparse
@@ -25,7 +26,13 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import tensorflow as tf
 
-from kbert.data import language_model_dataset, prepare_corpus, pretraining_dataset
+from kbert.core.late import TABLE
+from kbert.data import (
+    denoising_dataset,
+    language_model_dataset,
+    prepare_corpus,
+    pretraining_dataset,
+)
 from kbert.data.masking.schemes import MASKING_SCHEMES, max_predictions
 from kbert.data.pretraining.segment_schemes import SEGMENT_SCHEMES
 from kbert.text import documents, open_sources
@@ -128,6 +135,20 @@ def schemes(folder: str, tokenizer: WordPieceTokenizer, rounds: int) -> None:
         print(f"{f'masking {masking}, segments {segments}':44} {row}", flush=True)
 
 
+def noises(folder: str, tokenizer: WordPieceTokenizer, rounds: int) -> None:
+    """The speed of every noise, at 128 and at 512 tokens a row."""
+    print(f"{'M tokens/s per core':44} {'128':>14} {'512':>14}")
+    masks = ("encoder_padding_mask", "decoder_padding_mask")
+    for noise in TABLE["noise"]:
+        cells = []
+        for length, batch in ((128, 256), (512, 64)):
+            settings = {"sequence_length": length, "batch_size": batch, "threads": 1}
+            batches = iter(denoising_dataset(folder, tokenizer, noise=noise, **settings))
+            cells.append(max(speed(batches, masks) for _ in range(rounds)))
+        row = " ".join(f"{padded:6.1f} ({real:5.1f})" for padded, real in cells)
+        print(f"{f'noise {noise}':44} {row}", flush=True)
+
+
 def streams(source: str, rounds: int) -> None:
     """The speed of ELMo's batches, of the paper's shape and of a larger one."""
     lines = (line for document in documents(source) for line in document)
@@ -179,13 +200,14 @@ def main() -> None:
     parser.add_argument("--vocabulary", help="vocab.txt (default: trained on the text)")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only-schemes", action="store_true", help="leave out the rest")
+    parser.add_argument("--only-noise", action="store_true", help="noise of encoder-decoders alone")
     parser.add_argument("--only-streams", action="store_true", help="ELMo's batches alone")
     options = parser.parse_args()
 
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     tf.config.threading.set_intra_op_parallelism_threads(1)
     (source,) = open_sources(options.text)
-    if not options.only_schemes:
+    if not (options.only_schemes or options.only_noise):
         streams(source.path, options.rounds)
     if options.only_streams:
         return
@@ -194,14 +216,19 @@ def main() -> None:
             vocabulary = read_vocabulary(options.vocabulary)
         else:
             vocabulary = train_wordpiece(
-                (line for document in documents(source.path) for line in document), 8000
+                (line for document in documents(source.path) for line in document),
+                8000,
+                num_unused=100,  # sentinels of T5's noise
             )
         start = time.process_time()
         corpus = prepare_corpus(source.path, folder, WordPieceTokenizer(vocabulary)).splits["train"]
         seconds = time.process_time() - start
         print(f"prepared once: {corpus.tokens / 1e6:.1f} M tokens in {seconds:.1f} s")
-        schemes(folder, load_tokenizer(folder), options.rounds)
-        if options.only_schemes:
+        if not options.only_noise:
+            schemes(folder, load_tokenizer(folder), options.rounds)
+        if not options.only_schemes:
+            noises(folder, load_tokenizer(folder), options.rounds)
+        if options.only_schemes or options.only_noise:
             return
         race(folder, source.path, load_tokenizer(folder), options.rounds)
         print(restart(folder, load_tokenizer(folder)))
