@@ -35,7 +35,9 @@ def define_flags(columns: type[Options], answers: type[Options]) -> None:
     )
     define_task_module_flag(with_options=False)
     flags.DEFINE_string(
-        "input", None, "A .txt, .csv, .tsv or .jsonl file, or - for lines of standard input."
+        "input",
+        None,
+        "A .txt, .csv, .tsv or .jsonl file, tfds:NAME, or - for lines of standard input.",
     )
     flags.DEFINE_string("output", None, "File of the answers, or - for standard output.")
     flags.DEFINE_integer("batch_size", 32, "Rows per forward pass.", 1)

@@ -14,7 +14,8 @@ confusion_matrix.png.
 with any number of labels per text, for the probability above which a text has a label. The model
 with this threshold is written to --preset_dir. Tune on development data, not on the test set.
 
-GLUE's test sets have no labels: --submission writes predictions in the format to upload.
+The test sets of GLUE and SuperGLUE have no labels: --submission writes predictions in the format
+to upload.
 
   kbert-evaluate --preset=out/preset --task=cola --data=CoLA/test.tsv --submission --output_dir=glue
 """
@@ -25,26 +26,33 @@ from absl import flags
 
 import kbert
 from kbert import experiments
-from kbert.catalog.named_tasks import task_table
 from kbert.io.paths import Path
 
 from . import command, option_flags
 from .pictures import draw_confusion
-from .task_flags import ColumnOptions, columns, define_task_flag, define_task_module_flag
+from .task_flags import (
+    ColumnOptions,
+    columns,
+    define_task_flag,
+    define_task_module_flag,
+    tasks_and_data_sets,
+)
 
 
 def define_flags() -> None:
     """Declares the flags; called when the program starts, never on import."""
     flags.DEFINE_string("preset", None, "Folder of the fine-tuned model.")
     flags.DEFINE_string(
-        "data", None, "Labelled data: a file, a pattern, tfds:NAME, or GLUE's folder."
+        "data", None, "Labelled data: a file, a pattern, tfds:NAME, or a benchmark's folder."
     )
     define_task_module_flag(with_options=False)
     define_task_flag("Format of the data, see below. Default: as the model's kind.")
     option_flags.define(ColumnOptions)
     flags.DEFINE_string("output_dir", None, "Folder for the metrics, the report and the answers.")
     flags.DEFINE_integer("batch_size", 32, "Rows per forward pass.", 1)
-    flags.DEFINE_boolean("submission", False, "Write GLUE's submission file into --output_dir.")
+    flags.DEFINE_boolean(
+        "submission", False, "Write the submission file of GLUE or SuperGLUE into --output_dir."
+    )
     flags.DEFINE_boolean("tune_threshold", False, "Find the best threshold on the data.")
     flags.DEFINE_string(
         "preset_dir", None, "With --tune_threshold: folder for the model with the best threshold."
@@ -77,7 +85,7 @@ def _evaluate(options: flags.FlagValues) -> None:
     if options.submission:
         experiments.check_submission(named, table)
         answers = task.predict(table, batch_size=options.batch_size)
-        path = experiments.write_submission(named, answers, folder)
+        path = experiments.write_submission(named, table, answers, folder)
         print(f"{len(table):,} answers written to {path}")
         return
     if options.tune_threshold:
@@ -102,7 +110,7 @@ PROGRAM = command.Program(
     work=_evaluate,
     files=("data",),
     models=("preset",),
-    listing=("Tasks (--task)", task_table),
+    listing=("Tasks (--task)", tasks_and_data_sets),
 )
 main, run = PROGRAM.main, PROGRAM.run
 

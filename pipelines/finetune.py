@@ -15,6 +15,7 @@ or 130. One command for each kind of task:
   kbert-finetune --task=ner --train=train.conll --dev=dev.conll …
   kbert-finetune --task=squad2 --train=train-v2.0.json --dev=dev-v2.0.json …
   kbert-finetune --task=swag --train=train.csv --dev=val.csv …
+  kbert-finetune --task=boolq --train=tfds:super_glue/boolq --dev=tfds:super_glue/boolq …
   kbert-finetune --task=summarize --train=t.jsonl --dev=d.jsonl --label_column=summary …
   kbert-finetune --task=translate --train=t.tsv --text_column=en --label_column=de --prefix=…
   kbert-finetune --task_module=FILE.py --task=KIND …     a custom task, see docs/fine_tuning.md
@@ -40,7 +41,8 @@ slower. Several references of a text are a list in JSON lines, or --label_column
 output_dir holds run.json (all settings), results.json (metrics, seconds, peak memory), preset/ (the
 best model), dev_answers.jsonl (every answer with the label), and for classes and tags
 dev_report.txt and confusion_matrix.png; training/ has every step's loss and every evaluation. A
---test file is evaluated too, or predicted if it has no labels; for GLUE as a submission file.
+--test file is evaluated too, or predicted if it has no labels; for GLUE and SuperGLUE as a
+submission file.
 
 Then: kbert-predict --preset=out/preset --input=texts.txt --output=answers.jsonl
 (texts from texts: kbert-generate)
@@ -49,7 +51,6 @@ Then: kbert-predict --preset=out/preset --input=texts.txt --output=answers.jsonl
 from absl import flags
 
 from kbert import experiments
-from kbert.catalog.named_tasks import task_table
 from kbert.training.run.values import NonFiniteLoss
 
 from . import command, option_flags, task_run
@@ -62,6 +63,7 @@ from .task_flags import (
     define_task_flag,
     define_task_module_flag,
     define_task_settings,
+    tasks_and_data_sets,
 )
 
 
@@ -106,7 +108,7 @@ PROGRAM = command.Program(
     files=("train", "dev", "test"),
     models=("preset",),
     is_finished=task_run.is_finished,
-    listing=("Tasks (--task)", task_table),
+    listing=("Tasks (--task)", tasks_and_data_sets),
 )
 main, run = PROGRAM.main, PROGRAM.run
 

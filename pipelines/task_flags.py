@@ -5,9 +5,10 @@ from typing import Any
 from absl import flags
 
 from kbert import experiments
-from kbert.catalog.named_tasks import named_task, task_options
+from kbert.catalog.named_tasks import named_task, task_options, task_table
 from kbert.core import late
 from kbert.core.options import Options, option
+from kbert.data.readers.layouts import layout_table
 from kbert.experiments.settings import Settings, settings_of
 
 from . import option_flags
@@ -45,8 +46,14 @@ class ColumnOptions(TextColumnOptions):
 class DataOptions(ColumnOptions):
     """Options for the data and its columns."""
 
-    train: str | None = option(None, help="Training data: a file, a pattern, or tfds:NAME.")
-    dev: str | None = option(None, help="Development data, which selects the best checkpoint.")
+    train: str | None = option(
+        None, help="Training data: a file, a pattern, or tfds:NAME[/CONFIG][:SPLIT]."
+    )
+    dev: str | None = option(
+        None,
+        help="Development data, which selects the best checkpoint. Of tfds:NAME the validation "
+        "split.",
+    )
     dev_share: float | None = option(
         None,
         help="Without --dev: share of --train to hold out as development data.",
@@ -80,6 +87,12 @@ class SeriesOptions(Options):
         experiments.BATCH_SIZES, help="The batch sizes that --grid tries."
     )
     grid_epochs: tuple[int, ...] = option(experiments.EPOCHS, help="The epochs that --grid tries.")
+
+
+def tasks_and_data_sets() -> str:
+    """Returns the tables of tasks and of data sets by name, for help pages."""
+    title = "Data sets of TensorFlow Datasets, read by name as tfds:NAME[/CONFIG][:SPLIT], by task:"
+    return f"{task_table()}\n\n{title}\n\n{layout_table()}"
 
 
 def data(options: flags.FlagValues) -> dict[str, Any]:

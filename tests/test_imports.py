@@ -35,7 +35,7 @@ ORDER = {
         contexts graphs protocols registry
     """,
     "catalog": """
-        distillation glue recipe repositories rows
+        distillation glue recipe repositories rows super_glue
         encoders seq2seqs
         decoders
         families named_tasks recipes

@@ -5,7 +5,8 @@ import difflib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from kbert.catalog.glue import GLUE
+from kbert.catalog.glue import GLUE, GlueTask
+from kbert.catalog.super_glue import SUPER_GLUE, SuperGlueTask
 from kbert.core import late, registry
 from kbert.core.text_table import text_table
 
@@ -44,9 +45,9 @@ class NamedTask:
         return registry.get("task", self.kind)
 
     @property
-    def glue(self) -> bool:
-        """Whether this is a task of GLUE, or SNLI."""
-        return self.name in GLUE
+    def benchmark(self) -> GlueTask | SuperGlueTask | None:
+        """The task of GLUE (or SNLI) or SuperGLUE, whose servers take predictions; else None."""
+        return GLUE.get(self.name) or SUPER_GLUE.get(self.name)
 
     @property
     def has_classes(self) -> bool:
@@ -81,6 +82,22 @@ def _glue() -> list[NamedTask]:
     ]
 
 
+def _super_glue() -> list[NamedTask]:
+    """Returns named tasks: those of SuperGLUE, on the published JSON lines."""
+    return [
+        NamedTask(
+            name=name,
+            kind=task.kind,
+            reader="super_glue",
+            is_benchmark=True,
+            files=f"{task.name}: {', '.join(task.files.values())}, or their folder",
+            labels=task.labels or None,
+            defaults={"metric": task.metrics[0]},
+        )
+        for name, task in SUPER_GLUE.items()
+    ]
+
+
 # Settings: BERT, sections 4.1 to 4.4.
 _SPAN: dict[str, Any] = {
     "kind": "answer",
@@ -103,6 +120,7 @@ TASKS: dict[str, NamedTask] = {
     task.name: task
     for task in [
         *_glue(),
+        *_super_glue(),
         NamedTask(name="squad", **_SPAN),
         NamedTask(name="squad2", **_SPAN, defaults={"epochs": 2, "batch_size": 48, **_TUNED}),
         NamedTask(name="ner", kind="tag", files="CoNLL columns, tag in the last", reader="tagged"),

@@ -27,9 +27,12 @@ if TYPE_CHECKING:
         read_conllu as read_conllu,
         read_glue as read_glue,
         read_squad as read_squad,
+        read_super_glue as read_super_glue,
         read_table as read_table,
+        read_tfds as read_tfds,
         table_parts as table_parts,
         write_glue_submission as write_glue_submission,
+        write_super_glue_submission as write_super_glue_submission,
     )
     from kbert.data.tables.shards import StoredRows as StoredRows, read_rows as read_rows
     from kbert.data.tables.table import Table as Table, as_table as as_table

@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 
 from kbert.catalog.named_tasks import NamedTask
+from kbert.catalog.super_glue import SuperGlueTask
 from kbert.core.types import PathLike
 from kbert.data import Table
-from kbert.data.readers import check_glue_submission, write_glue_submission
+from kbert.data.readers import write_glue_submission, write_super_glue_submission
+from kbert.data.readers.submissions import check_rows
 from kbert.io import atomic
 from kbert.io.paths import Path
 from kbert.metrics import Report, text_table
@@ -140,30 +142,43 @@ def write_answers(path: PathLike, columns: Columns, table: Table, answers: Seque
 
 
 def check_submission(named: NamedTask, table: Table) -> None:
-    """Raises unless GLUE's server accepts answers to a table; call it before predicting.
+    """Raises unless a benchmark's server accepts answers to a table; call it before predicting.
 
     Args:
         named: the task.
         table: examples of the test set; only their number is checked.
 
     Raises:
-        ValueError: the task is not one of GLUE's, or the table is not its test set.
+        ValueError: the task is not one of GLUE or SuperGLUE, or the table is not its test set.
     """
-    if not named.glue:
-        raise ValueError(f"A GLUE submission requires one of GLUE's tasks. Received: {named.name}")
-    check_glue_submission(named.name, len(table))
+    if named.benchmark is None:
+        raise ValueError(
+            f"A submission requires a task of GLUE or SuperGLUE. Received: {named.name}"
+        )
+    check_rows(named.benchmark, len(table))
 
 
-def write_submission(named: NamedTask, answers: Sequence[Any], folder: PathLike) -> str:
-    """Writes answers to a GLUE test set in the form of its server; returns the file's path.
+def write_submission(
+    named: NamedTask, table: Table, answers: Sequence[Any], folder: PathLike
+) -> str:
+    """Writes answers to a test set in the form of its server; returns the file's path.
 
     Args:
-        named: a task of GLUE.
-        answers: a number, or a dict with "label", per example of a test set that `check_submission`
-            accepts.
+        named: a task of GLUE or SuperGLUE.
+        table: the test set, which `check_submission` accepts.
+        answers: a number, or a dict with the answer, per example of the table.
         folder: folder of the file.
     """
-    plain = [answer["label"] if isinstance(answer, dict) else float(answer) for answer in answers]
+    # The answer of a task of classes, choices or spans.
+    names = ("label", "choice", "answer")
+    plain: list[Any] = [
+        next(answer[name] for name in names if name in answer)
+        if isinstance(answer, dict)
+        else float(answer)
+        for answer in answers
+    ]
+    if isinstance(named.benchmark, SuperGlueTask):
+        return write_super_glue_submission(named.name, table["id"], plain, folder)
     return write_glue_submission(named.name, plain, folder)
 
 

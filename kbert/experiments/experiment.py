@@ -53,7 +53,8 @@ class Experiment:
     Raises:
         ValueError: the task is unknown, data cannot be read, not exactly one of `dev` and
             `dev_share` is given, `dev` has a label that `train` lacks, there are fewer than two
-            classes, or an unlabelled test set of GLUE is not the published one.
+            classes, or an unlabelled test set of GLUE or SuperGLUE is not the published
+            one.
 
     Example:
         >>> data = {"text": ["free money", "see you"] * 10, "label": ["spam", "ham"] * 10}
@@ -116,7 +117,7 @@ class Experiment:
         self.test = None if test is None else table(test, "test")
         if (
             self.test is not None
-            and self.named.glue
+            and self.named.benchmark
             and not is_labelled(self.task_class.columns, self.test)
         ):
             check_submission(self.named, self.test)

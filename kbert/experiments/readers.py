@@ -12,9 +12,12 @@ from kbert.data.readers import (
     read_conllu,
     read_glue,
     read_squad,
+    read_super_glue,
     read_table as read_named_columns,
+    read_tfds,
     table_parts,
 )
+from kbert.data.readers.tfds import find_data_set
 from kbert.io.paths import is_dir
 from kbert.tasks import TableTask
 
@@ -31,7 +34,7 @@ class Files:
         task: class of the task.
         settings: arguments of the task's constructor, as far as they are known.
         columns: kbert's name of a column -> the file's name.
-        split: "train", "dev" or "test", for a folder of GLUE.
+        split: "train", "dev" or "test", for a folder of a benchmark, or a data set.
         label_separator: separator between the labels of a row, for tasks with any number of labels.
         others: columns to read in addition to the task's, by the file's name.
     """
@@ -86,6 +89,28 @@ def glue(files: Files) -> Table:
     return read_glue(files.name, files.path, split=split)
 
 
+def super_glue(files: Files) -> Table:
+    """Reads a file or the folder of a SuperGLUE task."""
+    split = files.split if is_dir(files.path) else None
+    return read_super_glue(files.name, files.path, split=split)
+
+
+def data_set(files: Files) -> Table:
+    """Reads a data set of TensorFlow Datasets: by its layout, or by the names of its features."""
+    split = None if ":" in files.path.removeprefix("tfds:") else files.split
+    columns = files.columns | {name: name for name in files.others}
+    path, _, layout = find_data_set(files.path, split=split, task=files.name, columns=columns)
+    if layout is not None:
+        return read_tfds(path, task=files.name, columns=columns)
+    table = by_columns(dataclasses.replace(files, path=path))
+    if files.task.columns.found_in(table.columns) is None:
+        raise ValueError(
+            f"{path} has no known layout: name the features with the {files.task.columns.rule} of "
+            f"{files.name}. Received: the features {list(table.columns)}"
+        )
+    return table
+
+
 def choices(files: Files) -> Table:
     """Reads a multiple-choice benchmark, in its own format."""
     return read_choices(files.path, format=files.name)
@@ -132,6 +157,7 @@ def tagged(files: Files, column: int = -1) -> Table:
 READERS: dict[str, Callable[[Files], Table]] = {
     "columns": by_columns,
     "glue": glue,
+    "super_glue": super_glue,
     "choices": choices,
     "squad": squad,
     "squad_or_columns": squad_or_columns,

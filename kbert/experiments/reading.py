@@ -16,7 +16,7 @@ from typing import Any
 from kbert.catalog.named_tasks import NamedTask
 from kbert.core.types import PathLike
 from kbert.data import Table, as_table
-from kbert.experiments.readers import READERS, Columns, Files, parts_by_columns
+from kbert.experiments.readers import READERS, Columns, Files, data_set, parts_by_columns
 from kbert.io import fingerprints
 from kbert.io.progress import Progress
 from kbert.tasks.fine_tuning.labels import class_names
@@ -37,7 +37,8 @@ def read(
         named: the task.
         data: a path, a pattern or a `tfds:` name for the task's reader, or data for
             `kbert.data.as_table`.
-        split: "train", "dev" or "test", for a folder of GLUE.
+        split: "train", "dev" or "test", for a folder of a benchmark or a `tfds:` name without a
+            split.
         columns: kbert's name of a column -> the file's name, see above; not for benchmarks, whose
             layout is fixed.
         label_separator: separator between the labels of a text in a file, for "multilabel".
@@ -52,7 +53,8 @@ def read(
     task = named.task_class
     if isinstance(data, str | os.PathLike):
         files = _files(named, data, columns, label_separator, others, split)
-        columns, table = files.columns, READERS[named.reader](files)
+        reader = data_set if files.path.startswith("tfds:") else READERS[named.reader]
+        columns, table = files.columns, reader(files)
     else:
         columns = _own_label(named, columns)
         table = _rename(as_table(data), columns)
@@ -169,7 +171,8 @@ def _files(
         columns: kbert's name of a column -> the file's name, or None.
         label_separator: separator between the labels of a text.
         others: further columns to read.
-        split: "train", "dev" or "test", for a folder of GLUE.
+        split: "train", "dev" or "test", for a folder of a benchmark or a `tfds:` name without a
+            split.
 
     Raises:
         ValueError: columns are named for a benchmark, whose layout is fixed.

@@ -1,6 +1,7 @@
 """Reads records of a file or of standard input one by one, at constant memory.
 
-The formats are those of `kbert.data.readers.read_table`, which keeps a whole table in memory.
+The formats are those of `kbert.data.readers.read_table`, which keeps a whole table in memory. A
+data set of TensorFlow Datasets is read as a table too.
 """
 
 import itertools
@@ -10,7 +11,9 @@ from typing import Any, cast
 
 from kbert.core import registry
 from kbert.core.types import PathLike
+from kbert.data.readers import read_table, read_tfds
 from kbert.data.readers.content import DataFile, StandardInput, format_of
+from kbert.data.readers.tfds import find_data_set
 from kbert.text.files import is_stream
 
 # A line number (from 1) of the input, and our names of columns -> values.
@@ -22,7 +25,8 @@ class Records:
 
     Args:
         path: a .txt, .csv, .tsv or .jsonl file, plain or .gz; "-" for lines of standard input, or
-            the name of another pipe, such as `<(…)` in a shell, also for lines.
+            the name of another pipe, such as `<(…)` in a shell, also for lines; or
+            `tfds:NAME[/CONFIG][:SPLIT]` (default: test), whose records are numbered from 1.
         kind: kind of the task, which declares the columns that it needs.
         columns: kbert's name of a column -> the file's name, as in `kbert.experiments.reading`.
 
@@ -50,8 +54,13 @@ class Records:
             dict(columns or {}),
         )
         is_typed = self.path in ("-", "/dev/stdin")
-        self._format = "lines" if is_typed or is_stream(self.path) else format_of(self.path)
-        self._file = StandardInput() if is_typed else DataFile(self.path)
+        self._file: Any
+        if self.path.startswith("tfds:"):
+            named = any(ours != theirs for ours, theirs in self._columns.items())
+            self._format, self._file = "jsonl", _DataSet(self.path, by_layout=not named)
+        else:
+            self._format = "lines" if is_typed or is_stream(self.path) else format_of(self.path)
+            self._file = StandardInput() if is_typed else DataFile(self.path)
         self.source = self._file.name
 
     @property
@@ -118,6 +127,29 @@ class Records:
         return {
             name: file_names[name] for name in (*(["id"] if "id" in file_names else []), *names)
         }
+
+
+class _DataSet:
+    """The rows of a data set, as the objects of a file.
+
+    Args:
+        path: name of the data set.
+        by_layout: whether the rows have kbert's names of columns, where its layout is known, or
+            the names of features.
+    """
+
+    size = consumed = 0  # bytes are not counted
+
+    def __init__(self, path: str, by_layout: bool) -> None:
+        split = None if ":" in path.removeprefix("tfds:") else "test"
+        self.name, _, layout = find_data_set(path, split=split)
+        self._read = read_tfds if by_layout and layout is not None else read_table
+
+    def objects(self) -> Iterator[tuple[int, dict]]:
+        """Yields (number from 1, column -> value) of each row."""
+        columns = self._read(self.name).columns
+        for number, values in enumerate(zip(*columns.values(), strict=True), 1):
+            yield number, dict(zip(columns, values, strict=True))
 
 
 def _value(row: dict, theirs: str | Sequence[str]) -> Any:

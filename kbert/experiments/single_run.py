@@ -228,8 +228,8 @@ def _measure_test(
     Args:
         task: the trained task.
         experiment: task, preset and data.
-        folder: folder for the answers; None = nothing is written. For GLUE, answers to unlabelled
-            data are also written in the form of its server.
+        folder: folder for the answers; None = nothing is written. For GLUE and SuperGLUE, answers
+            to unlabelled data are also written in the form of its server.
         options: arguments of `predict_and_score`: `batch_size` and `verbose`.
 
     Returns:
@@ -251,6 +251,6 @@ def _measure_test(
         experiment.test,
         task.file_answers(task).written(answers),
     )
-    if experiment.named.glue:
-        write_submission(experiment.named, answers, folder.path)
+    if experiment.named.benchmark:
+        write_submission(experiment.named, experiment.test, answers, folder.path)
     return None

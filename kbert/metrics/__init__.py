@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from kbert.metrics.bleu import Bleu as Bleu, chrf as chrf
     from kbert.metrics.classification import (
         accuracy as accuracy,
+        exact_groups as exact_groups,
         f1 as f1,
         macro_f1 as macro_f1,
         matthews as matthews,

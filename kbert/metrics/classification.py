@@ -3,6 +3,8 @@
 Shapes: N rows, K classes.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from kbert.core.types import Values
@@ -85,6 +87,28 @@ def macro_f1(labels: Values, predictions: Values) -> float:
     """
     hits, labelled, predicted = _counts(labels, predictions)
     return float(np.mean(2 * hits / (labelled + predicted)))
+
+
+def exact_groups(labels: Values, predictions: Values, groups: Sequence) -> float:
+    """Returns the share of groups whose rows are all predicted correctly: MultiRC's exact match.
+
+    A group of MultiRC is a question, its rows are the candidate answers (Khashabi et al. 2018,
+    section 5; SuperGLUE, https://arxiv.org/abs/1905.00537, section 3.1).
+
+    Args:
+        labels: (N,) names or integers.
+        predictions: (N,) of the same kind.
+        groups: (N,) the group of each row.
+
+    Example:
+        >>> exact_groups([1, 0, 1], [1, 0, 0], ["q1", "q1", "q2"])
+        0.5
+    """
+    labels, predictions = _classes(labels, predictions)
+    right: dict = {}
+    for group, hit in zip(groups, labels == predictions, strict=True):
+        right[group] = right.get(group, True) and bool(hit)
+    return sum(right.values()) / len(right)
 
 
 def _classes(labels: Values, predictions: Values) -> tuple[np.ndarray, np.ndarray]:

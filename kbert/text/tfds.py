@@ -1,5 +1,6 @@
 """A split of a TensorFlow Datasets builder as a source of text."""
 
+import difflib
 import functools
 from collections.abc import Iterator
 from typing import Any
@@ -7,7 +8,41 @@ from typing import Any
 from kbert.text import source
 
 
-def open_split(spec: str) -> Any:
+def make_builder(name: str) -> Any:
+    """Returns the builder of `NAME[/CONFIG]`; downloads nothing.
+
+    Raises:
+        ValueError: unknown name or config; the message has the nearest names.
+    """
+    import tensorflow_datasets as tfds  # takes seconds to import
+
+    try:
+        return tfds.builder(name)
+    except tfds.core.DatasetNotFoundError as error:
+        names = tfds.list_builders(with_community_datasets=False)
+        nearest = difflib.get_close_matches(name.partition("/")[0], names, cutoff=0.0)
+        raise ValueError(
+            f"tensorflow-datasets has no such data set; the nearest names are {nearest}. Read the "
+            f"data from its published file instead. Received: {name!r}"
+        ) from error
+
+
+def prepare_split(builder: Any, *splits: str) -> str:
+    """Downloads and prepares a data set if needed; returns the first of `splits` that it has.
+
+    Raises:
+        ValueError: the data set has none of them; the message lists its splits.
+    """
+    builder.download_and_prepare()
+    names = builder.info.splits
+    for split in splits:
+        if split.partition("[")[0] in names:
+            return split
+    received = " and ".join(map(repr, splits))
+    raise ValueError(f"tfds:{builder.name} has the splits {sorted(names)}. Received: {received}")
+
+
+def open_split(spec: str) -> tuple[Any, str]:
     """Returns the builder and the split of `NAME[/CONFIG][:SPLIT]` (default: train).
 
     The data set is downloaded and prepared if needed.
@@ -15,19 +50,9 @@ def open_split(spec: str) -> Any:
     Raises:
         ValueError: unknown name or split.
     """
-    import tensorflow_datasets as tfds  # takes seconds to import
-
     name, _, split = spec.partition(":")
-    split = split or "train"
-    try:
-        builder = tfds.builder(name)
-    except tfds.core.DatasetNotFoundError as error:
-        raise ValueError(f"tensorflow-datasets has no such data set: {name!r}") from error
-    builder.download_and_prepare()
-    splits = builder.info.splits
-    if split.partition("[")[0] not in splits:
-        raise ValueError(f"tfds:{name} has the splits {sorted(splits)}. Received: {split!r}")
-    return builder, split
+    builder = make_builder(name)
+    return builder, prepare_split(builder, split or "train")
 
 
 def read_split(builder: Any, split: str) -> Any:

@@ -116,9 +116,15 @@ def test_a_threshold_belongs_to_tasks_that_have_one(make):
 
 def test_submissions_are_for_glue(tmp_path):
     answers = [{"label": "entailment"}] * 146
-    path = Path(write_submission(named_task("wnli"), answers, tmp_path))
+    table = Table({"first": ["a"] * 146, "second": ["b"] * 146})
+    path = Path(write_submission(named_task("wnli"), table, answers, tmp_path))
     assert path.read_text().splitlines()[:2] == ["index\tprediction", "0\t1"]
-    with pytest.raises(ValueError, match=r"requires one of GLUE's tasks. Received: classify"):
+    table = Table({"id": [str(i) for i in range(500)], "context": ["a"] * 500})
+    path = Path(write_submission(named_task("copa"), table, [{"choice": 1}] * 500, tmp_path))
+    assert path.read_text().splitlines()[0] == '{"idx": 0, "label": 1}'
+    with pytest.raises(
+        ValueError, match=r"requires a task of GLUE or SuperGLUE. Received: classify"
+    ):
         check_submission(named_task("classify"), Table({"text": ["a"]}))
     with pytest.raises(ValueError, match=r"has 146 rows. Received: 1 answers"):
         check_submission(named_task("wnli"), Table({"first": ["a"], "second": ["b"]}))

@@ -26,6 +26,7 @@ from kbert.serve.service import json_rows
 from kbert.serve.service.loaded import Spec
 from kbert.tokenizers import load_tokenizer
 from tests.checkpoints.folders import CONFIG, PIECES, WRITERS, write_google
+from tests.data.super_glue import FILES as SUPER_GLUE
 
 REFUSALS = (ValueError, OSError)
 GOLDEN = Path(__file__).parents[1] / "golden" / "transformers-4"
@@ -317,6 +318,15 @@ READERS = {
         "sentence\tlabel\nA gem .\t1\nA bore .\t0\n",
         lambda path: readers.read_glue("SST-2", path),
     ),
+    **{
+        f"read_super_glue {name}": of_text(
+            "val.jsonl",
+            "".join(f"{json.dumps(record)}\n" for record in records),
+            lambda path, name=name: readers.read_super_glue(name, path),
+        )
+        for name, (records, _) in SUPER_GLUE.items()
+        if name in ("boolq", "multirc", "record", "wsc")
+    },
     "read_choices swag": of_text(
         "a.csv", SWAG, lambda path: readers.read_choices(path, format="swag")
     ),

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from sklearn import metrics as sklearn_metrics
 
-from kbert.metrics import accuracy, f1, macro_f1, matthews
+from kbert.metrics import accuracy, exact_groups, f1, macro_f1, matthews
 
 PAIRS = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2)), min_size=1, max_size=30)
 
@@ -33,6 +33,16 @@ def test_equal_to_scikit_learn_and_silent(pairs):
             sklearn_metrics.f1_score(*one, zero_division=0),
         ]
     np.testing.assert_allclose(ours, theirs, rtol=1e-12)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.tuples(st.integers(0, 1), st.integers(0, 1), st.integers(0, 4)), min_size=1))
+def test_exact_groups_by_brute_force(rows):
+    labels, predictions, groups = zip(*rows, strict=True)
+    right = [
+        all(label == answer for label, answer, of in rows if of == group) for group in {*groups}
+    ]
+    assert exact_groups(labels, predictions, groups) == pytest.approx(sum(right) / len(right))
 
 
 def test_counts_of_many_rows_do_not_overflow():

@@ -60,7 +60,7 @@ def test_a_threshold_found_on_the_data_is_kept(preset, call, tmp_path, capsys):
         ),
         (("--tune_threshold",), "Received: a TextClassifier"),
         (("--preset_dir=x",), "--preset_dir requires --tune_threshold"),
-        (("--submission", "--output_dir=TMP"), "requires one of GLUE's tasks"),
+        (("--submission", "--output_dir=TMP"), "requires a task of GLUE or SuperGLUE"),
         (("--label_column=body",), "a label must be one of|never"),
     ],
 )

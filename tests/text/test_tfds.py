@@ -96,7 +96,7 @@ def test_bad_bytes_are_named_or_replaced():
         ("kbert_rhymes/plain", "text", r"fields \['body', 'label'\].*Received: field='text'"),
         ("kbert_rhymes/plain", "label", r"example 0: the field 'label' must be text"),
         ("kbert_rhymes/plain:dev", "body", r"splits \['test', 'train'\]. Received: 'dev'"),
-        ("kbert_no_such_thing", "body", r"no such data set: 'kbert_no_such_thing'"),
+        ("kbert_no_such_thing", "body", r"no such data set;.*Received: 'kbert_no_such_thing'"),
     ],
 )
 def test_what_is_not_there(spec, field, message):

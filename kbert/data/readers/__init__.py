@@ -14,7 +14,10 @@ if TYPE_CHECKING:
     from kbert.data.readers.submissions import (
         check_glue_submission as check_glue_submission,
         write_glue_submission as write_glue_submission,
+        write_super_glue_submission as write_super_glue_submission,
     )
+    from kbert.data.readers.super_glue import read_super_glue as read_super_glue
     from kbert.data.readers.tables import read_table as read_table, table_parts as table_parts
+    from kbert.data.readers.tfds import read_tfds as read_tfds
 else:
     __getattr__, __dir__, __all__ = late.public_names(__name__)

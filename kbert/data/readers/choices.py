@@ -142,11 +142,11 @@ def _race(path: str) -> Iterator[Located]:
         records = json_lines(path)
     for line, record in records:
         where = path if line is None else f"{path}, line {line}"
-        for row in _article(where, record):
+        for row in article_rows(where, record):
             yield path, line, row
 
 
-def _article(where: str, record: object) -> Iterator[Row]:
+def article_rows(where: str, record: object) -> Iterator[Row]:
     """Yields a row for each question of a RACE record: an article with lists of questions.
 
     A record may also be an article with one `question`. `where` is the origin of the record for

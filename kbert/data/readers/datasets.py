@@ -1,9 +1,21 @@
-"""Tables from splits of TensorFlow Datasets."""
+"""Tables from splits of TensorFlow Datasets, by the names of features."""
 
 from collections.abc import Collection, Mapping
+from typing import Any
 
 from kbert.data.tables.table import Table
 from kbert.text import tfds
+
+
+def _is_flat(feature: Any) -> bool:
+    return not hasattr(feature, "items")
+
+
+def feature_names(features: Mapping[str, Any]) -> str:
+    """Returns the names of flat features, and of nested ones that cannot be read, for messages."""
+    flat = sorted(name for name, feature in features.items() if _is_flat(feature))
+    nested = sorted(set(features) - set(flat))
+    return f"features {flat}" + (f" and, nested and not read, {nested}" if nested else "")
 
 
 def read_split(
@@ -19,19 +31,18 @@ def read_split(
         optional: keys of `columns` (names in the table) that the data set may lack.
 
     Raises:
-        ValueError: the data set, split or feature does not exist.
+        ValueError: the data set, split or feature does not exist, or a feature is nested.
     """
     builder, split = tfds.open_split(path.removeprefix("tfds:"))
     features = builder.info.features
-    chosen_columns = columns or {
-        name: name for name, feature in features.items() if not hasattr(feature, "items")
-    }
+    flat = [name for name, feature in features.items() if _is_flat(feature)]
+    chosen_columns = columns or {name: name for name in flat}
     chosen_columns = {
         ours: key for ours, key in chosen_columns.items() if ours not in optional or key in features
     }
-    unknown = sorted(set(chosen_columns.values()) - set(features), key=str)
+    unknown = sorted(set(chosen_columns.values()) - set(flat), key=str)
     if unknown:
-        raise ValueError(f"{path} has the features {sorted(features)}. Received: {unknown}")
+        raise ValueError(f"{path} has the {feature_names(features)}. Received: {unknown}")
     dataset = tfds.read_split(builder, split).map(
         lambda example: {name: example[key] for name, key in chosen_columns.items()}
     )

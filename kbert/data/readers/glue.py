@@ -5,6 +5,7 @@ import os
 from absl import logging
 
 from kbert.catalog.glue import GlueTask
+from kbert.catalog.super_glue import SuperGlueTask
 from kbert.core.types import PathLike
 from kbert.data.readers.content import DataFile, warn_of
 from kbert.data.readers.glue_tasks import glue_task
@@ -50,7 +51,7 @@ def read_glue(
     if on_error not in ("raise", "count"):
         raise ValueError(f"on_error must be 'raise' or 'count'. Received: {on_error!r}")
     described = glue_task(task)
-    path = _file(described, os.fspath(path), split)
+    path = split_file(described, os.fspath(path), split)
     numbered = [(line, text.split("\t")) for line, text in DataFile(path).lines() if text]
     if not numbered:
         raise ValueError(f"{path} holds no rows")
@@ -81,8 +82,8 @@ def read_glue(
     return Table(columns, source=path, lines=lines)
 
 
-def _file(task: GlueTask, path: str, split: str | None) -> str:
-    """Returns the path of a task's file: `path` itself, or in a folder the file of the split.
+def split_file(task: GlueTask | SuperGlueTask, path: str, split: str | None) -> str:
+    """Returns the path of a file: `path` itself, or in a folder the file of the split.
 
     Raises:
         ValueError: `split` is given for a file, or the task has no such split.

@@ -88,7 +88,7 @@ def _read(path: str, on_error: str) -> Table:
         answers = _answers(where, question)
         starts = []
         for text, start in answers:
-            position = _nearest(context, text, start)
+            position = nearest(context, text, start)
             if position is None:
                 break
             if position != start:
@@ -199,7 +199,7 @@ def _why(context: str, text: str) -> str:
     return ""
 
 
-def _nearest(context: str, text: str, start: int) -> int | None:
+def nearest(context: str, text: str, start: int) -> int | None:
     """Returns the start of the occurrence of `text` in `context` nearest to `start`.
 
     Of two that are equally near, it is the earlier one. The result is None without an occurrence.

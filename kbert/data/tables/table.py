@@ -7,7 +7,7 @@ The names of columns are the same everywhere:
 - `words` and `labels` for tagging;
 - `question`, `context`, `answers` and `answer_starts`;
 - `context` and `choices`;
-- `id`.
+- `id`; and `group`, for rows that must all be right together.
 The values are checked when a table is made, so that an error names the file and line. Columns with
 other names are not checked.
 """

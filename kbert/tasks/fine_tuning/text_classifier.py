@@ -51,7 +51,8 @@ class TextClassifier(FineTuningTask):
     `predict` returns for each text `{"label": "spam", "probability": 0.98, "probabilities":
     {"ham": 0.02, "spam": 0.98}}`; with `multi_label` it has `labels`, a list, instead of label and
     probability. `evaluate` returns accuracy, macro F1, Matthews' correlation and, for two classes,
-    the F1 of the second; with `multi_label` see `kbert.metrics.multi_label`.
+    the F1 of the second. If the data has a column `group`, it also returns `exact_match`, the
+    share of groups whose rows are all right. With `multi_label` see `kbert.metrics.multi_label`.
 
     Args:
         encoder: a `kbert.Encoder` with a pooler, a `kbert.models.ElmoEncoder`, a
@@ -206,13 +207,16 @@ class TextClassifier(FineTuningTask):
         }
         if len(self.labels) == 2:
             scores["f1"] = metrics.f1(labels, predictions)
+        if "group" in table:
+            scores["exact_match"] = metrics.exact_groups(labels, predictions, table["group"])
         return scores
 
     def score_names(self, table: Table) -> list[str] | None:
         if self.multi_label:
             return ["micro_f1", "macro_f1", "subset_accuracy"]
         binary_scores = ["f1"] if len(self.labels) == 2 else []
-        return ["accuracy", "macro_f1", "matthews", *binary_scores]
+        group_scores = ["exact_match"] if "group" in table else []
+        return ["accuracy", "macro_f1", "matthews", *binary_scores, *group_scores]
 
     def _indicators(self, answers: Sequence[Any]) -> np.ndarray:
         indicators = np.zeros((len(answers), len(self.labels)), np.int32)

@@ -129,6 +129,19 @@ def test_it_learns_a_rule_and_keeps_it(config, tokenizer, tmp_path):
     assert again.predict(TEXTS) == task.predict(TEXTS)
 
 
+def test_groups_of_rows_count_together(task):
+    """MultiRC: F1 over all candidates, and the share of questions that are all right."""
+    labels = ["no", "yes", "yes", "no", "yes", "no"]
+    given = ["no", "yes", "no", "no", "yes", "yes"]
+    table = Table(
+        {"text": ["a"] * 6, "label": labels, "group": ["0-0"] * 2 + ["0-1"] * 3 + ["1-0"]}
+    )
+    scores = task.score(table, [{"label": label} for label in given])
+    assert scores["f1"] == pytest.approx(2 * 2 / (3 + 3))
+    assert scores["exact_match"] == pytest.approx(1 / 3)
+    assert task.score_names(table) == [*scores]
+
+
 @pytest.mark.graphs
 def test_answers_do_not_depend_on_their_neighbours(task):
     together = task.predict(TEXTS * 20, batch_size=7)
