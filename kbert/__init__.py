@@ -60,8 +60,10 @@ if TYPE_CHECKING:
     from kbert.models.generators.seq2seq import Seq2Seq as Seq2Seq
     from kbert.serve import Client as Client
     from kbert.tasks.embedding.text_embedder import TextEmbedder as TextEmbedder
+    from kbert.tasks.fine_tuning.ensemble import Ensemble as Ensemble
     from kbert.tasks.fine_tuning.labels import class_names as class_names
     from kbert.tasks.fine_tuning.multiple_choice import MultipleChoice as MultipleChoice
+    from kbert.tasks.fine_tuning.soup import soup as soup
     from kbert.tasks.fine_tuning.text_classifier import TextClassifier as TextClassifier
     from kbert.tasks.fine_tuning.text_regressor import TextRegressor as TextRegressor
     from kbert.tasks.fine_tuning.token_classifier import TokenClassifier as TokenClassifier

@@ -9,7 +9,9 @@ On the data of a task, from a model that kbert-finetune wrote to a student with 
 The closing table compares both on --dev: metric, what the student retained, parameters, speed. The
 flags are those of kbert-finetune, including --seeds, --grid and --dry_run; --epochs and
 --learning_rate apply to the last stage, --first_epochs and --first_learning_rate to the stage
-before it. --augmented takes a folder of kbert-augment instead of --train. --cache_dir stores the
+before it. --teacher=big,other distils the mean of several models, or an ensemble of kbert-finetune;
+it requires terms that compare predictions: --recipe=distilbert --term_weights=hidden_cosine=0.
+--augmented takes a folder of kbert-augment instead of --train. --cache_dir stores the
 teacher's outputs for each text, so that it reads a text once for all epochs, runs and students.
 
 On text, from a pretrained model to a student that can be fine-tuned for any task, on shards

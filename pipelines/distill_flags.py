@@ -35,10 +35,11 @@ class DistillationOptions(Options):
         help="Loss terms and settings, see below.",
         choices=list(DISTILLATIONS),
     )
-    teacher: str | None = option(
+    teacher: tuple[str, ...] | None = option(
         None,
         help="Teacher, a folder or a name on the hub: on text a pretrained model, on a task a "
-        "model written by kbert-finetune.",
+        "model written by kbert-finetune, an ensemble, or several models, separated by commas, "
+        "whose mean probabilities are the soft targets.",
     )
     student: str | None = option(
         None,

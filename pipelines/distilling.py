@@ -43,6 +43,12 @@ def distill(options: flags.FlagValues) -> None:
     keep_what_is_read(options, read=("teacher", "student"), written=("preset_dir",))
     if on == ["data_dir"]:
         refuse_other_flags(options, TASK_FLAGS, "on text (--data_dir)")
+        if len(options.teacher) != 1:
+            raise ValueError(
+                "--teacher must be a single model on text (--data_dir); on a task (--task) it may "
+                f"be several. Received: --teacher={','.join(options.teacher)}"
+            )
+        options["teacher"].value = options.teacher[0]
         _on_text(options)
     else:
         refuse_other_flags(options, TEXT_FLAGS, "on a task (--task)")

@@ -22,7 +22,9 @@ or 130. One command for each kind of task:
 
 How certain are the numbers, and which settings are best?
 
-  --seeds=5    five runs that differ in the seed: a table with mean and standard deviation
+  --seeds=5    five runs that differ in the seed: a table with mean and standard deviation;
+               --ensemble writes them as one model that averages their probabilities, --soup the
+               mean of their weights
   --grid       the BERT paper's: learning rates 5e-5 to 2e-5, batches 16 and 32, 2 to 4 epochs,
                best on --dev; other values with --grid_learning_rates and so on
 

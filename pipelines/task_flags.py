@@ -79,6 +79,16 @@ class SeriesOptions(Options):
     seeds: int | None = option(
         None, help="Number of runs that differ only in the seed.", at_least=1
     )
+    ensemble: bool = option(
+        False,
+        help="With --seeds: also write the runs as one model, which averages their probabilities, "
+        "to ensemble/, and score it.",
+    )
+    soup: bool = option(
+        False,
+        help="With --seeds: also write the mean of the runs' weights, greedy on --dev, to soup/, "
+        "and score it.",
+    )
     grid: bool = option(False, help="A run for every combination of the paper's settings.")
     grid_learning_rates: tuple[float, ...] = option(
         experiments.LEARNING_RATES, help="The learning rates that --grid tries."

@@ -16,6 +16,8 @@ from .outputs import check_outputs
 from .pictures import draw_confusion
 from .task_flags import SeriesOptions, settings
 
+_COMBINED = ("ensemble", "soup")  # flags for models that are made of all seeds' runs
+
 if TYPE_CHECKING:
     from kbert.experiments import Experiment, Result, Series
 
@@ -49,6 +51,12 @@ def _make_runs(
     python_logging.getLogger("tensorflow").setLevel("ERROR")
     if options.seeds and options.grid:
         raise ValueError("--seeds and --grid cannot be combined")
+    combined = [f"--{name}" for name in _COMBINED if options[name].value]
+    if combined and (options.seeds or 1) < 2:
+        raise ValueError(
+            "--ensemble and --soup require the models of several runs, --seeds=2 or more. "
+            f"Received: {', '.join(combined)} with --seeds={options.seeds}"
+        )
     given_settings = settings(options)
     if not experiments.devices(options.strategy, options.model_devices).is_chief:
         _run(experiment, options, given_settings)
@@ -68,6 +76,8 @@ def _make_runs(
     if isinstance(outcome, experiments.Series):
         print(outcome)
         print(f"best: {best.folder.name}")
+        for name in outcome.combined:
+            print(f"{name}: {folder / name}")
     also(outcome)
     print(f"model: {outcome.preset}")
     _publish(outcome.preset, options, finished)
@@ -90,6 +100,7 @@ def _run(experiment: "Experiment", options: flags.FlagValues, given: dict) -> "R
     folder = options.output_dir
     given = {**given, "resume": tuple(options.allow_changes)}
     if options.seeds:
+        given |= {name: options[name].value for name in _COMBINED}
         return experiments.seeds(experiment, folder, count=options.seeds, **given)
     if options.grid:
         series = option_flags.read(SeriesOptions, options).arguments()

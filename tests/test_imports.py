@@ -81,7 +81,7 @@ ORDER = {
         transfer
         cache comparable published
         distiller
-        experiment
+        experiment several_tasks
     """,
     "experiments": """
         readers records results settings
@@ -89,6 +89,7 @@ ORDER = {
         evaluation reading
         answer_file experiment
         answering beam previews single_run
+        combining
         series
     """,
     "edit": """

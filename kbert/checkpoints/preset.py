@@ -1,11 +1,13 @@
 """kbert's own folder format: `kbert.json` (config and task) and `model.safetensors` (weights).
 
 A task adds the files of its tokenizer. The weight names are part of the format; they are listed in
-`tests/golden/bert-tiny.json`.
+`tests/golden/bert-tiny.json`. An ensemble is a folder with `ensemble.json` and a preset of each
+member in a subfolder.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, cast
 
@@ -19,6 +21,7 @@ from kbert.io.json_file import read_json
 from kbert.io.paths import Path, check_folder
 
 CONFIG_FILE = "kbert.json"
+ENSEMBLE_FILE = "ensemble.json"
 FORMAT_VERSION = 1
 READS = f"a kbert folder ({CONFIG_FILE})"
 TAKES = ("task", "labels", "edits")
@@ -62,6 +65,48 @@ def is_folder(folder: Path) -> bool:
     return (folder / CONFIG_FILE).is_file()
 
 
+def why_not(files: Collection[str]) -> str | None:
+    """Returns why a folder without `kbert.json` is no preset, by its files; None = not known."""
+    if ENSEMBLE_FILE not in files:
+        return None
+    return (
+        "The folder contains an ensemble of several models: load it with "
+        "kbert.tasks.Task.from_preset, or one of its members, which are presets in subfolders."
+    )
+
+
+def member_folders(folder: Path) -> list[Path]:
+    """Returns the folders of an ensemble's members; [] if the folder holds no ensemble.
+
+    Args:
+        folder: any folder.
+
+    Raises:
+        ValueError: `ensemble.json` is damaged or has a later format.
+    """
+    path = folder / ENSEMBLE_FILE
+    if not path.is_file():
+        return []
+    content = read_json(path)
+    _check_version(content, path)
+    names = content.get("members")
+    if not isinstance(names, list) or not all(re.fullmatch(r"[\w-]+", str(x)) for x in names):
+        raise ValueError(
+            f"`members` must be a list of names of subfolders. Received: {names!r:.80} in {path}"
+        )
+    return [folder / str(name) for name in names]
+
+
+def _check_version(content: Mapping[str, Any], path: Path) -> None:
+    """Raises ValueError if the content of a file has another format than this version's."""
+    version = content.get("format_version")
+    if version != FORMAT_VERSION:
+        raise ValueError(
+            f"This version of kbert supports presets of format {FORMAT_VERSION}. Received: "
+            f"format_version={version!r} in {path}"
+        )
+
+
 def read_folder(folder: Path) -> Checkpoint:
     """Reads a preset folder.
 
@@ -76,12 +121,7 @@ def read_folder(folder: Path) -> Checkpoint:
     """
     path = folder / CONFIG_FILE
     content = read_json(path)
-    version = content.get("format_version")
-    if version != FORMAT_VERSION:
-        raise ValueError(
-            f"This version of kbert supports presets of format {FORMAT_VERSION}. Received: "
-            f"format_version={version!r} in {path}"
-        )
+    _check_version(content, path)
     known_kinds = registry.names("config")
     kinds = [key for key in known_kinds if key in content]
     edits = list(late.TABLE["edits of a preset"])
@@ -131,6 +171,7 @@ def check_target(folder: PathLike, kind: str | None) -> None:
     check_folder(folder)
     folder = Path(folder)
     _refuse_others(folder)
+    refuse_ensemble(folder)
     if not is_folder(folder):
         return
     task = read_json(folder / CONFIG_FILE).get("task")
@@ -144,6 +185,17 @@ def check_target(folder: PathLike, kind: str | None) -> None:
 
 def _of_task(kind: str | None) -> str:
     return "a model without a task" if kind is None else f"one of the task {kind!r}"
+
+
+def refuse_model(folder: Path) -> None:
+    """Raises ValueError if `folder` holds a single model, of any format, or an edit."""
+    _refuse_others(folder)
+    refuse_other(folder, CONFIG_FILE, "a preset")
+
+
+def refuse_ensemble(folder: Path) -> None:
+    """Raises ValueError if `folder` holds an ensemble."""
+    refuse_other(folder, ENSEMBLE_FILE, "an ensemble")
 
 
 def _refuse_others(folder: Path) -> None:

@@ -141,6 +141,8 @@ TABLE = {
     },
     # Edits of a model, by the key in the preset that records them: `do(model, content, source)`.
     "edits of a preset": {"adapters": "kbert.edit.adapters.base:restore"},
+    # Files of folders that hold several presets: `load(asked, folder, **options of from_preset)`.
+    "file of presets": {"ensemble.json": "kbert.tasks.fine_tuning.ensemble:load_ensemble"},
     # Methods of Keras models that kbert implements as edits.
     "edit of Keras": {"enable_lora": "kbert.edit.adapters.base:enable_lora"},
     # Files of folders that hold only an edit: each an `EditFile`.

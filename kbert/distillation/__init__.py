@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         RECIPES as RECIPES,
         distillation_recipe as distillation_recipe,
     )
+    from kbert.distillation.several_tasks import MultiTaskDistiller as MultiTaskDistiller
     from kbert.distillation.shrinking import seq2seq_student as seq2seq_student
     from kbert.distillation.static import distill_static as distill_static
     from kbert.distillation.student_model import student as student

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from kbert.core.protocols import TokenizerLike
 from kbert.distillation.terms import Term
 from kbert.models import Encoder
-from kbert.tasks import EncoderTask, FineTuningTask, Pretraining
+from kbert.tasks import EncoderTask, Ensemble, FineTuningTask, Pretraining
 
 
 def check_comparable(student: EncoderTask, teacher: EncoderTask, terms: Sequence[Term]) -> None:
@@ -19,14 +19,17 @@ def check_comparable(student: EncoderTask, teacher: EncoderTask, terms: Sequence
     for role, task in (("student", student), ("teacher", teacher)):
         if not isinstance(task, EncoderTask):
             raise TypeError(
-                f"The {role} must be a single task on an encoder; for a MultiTask pass one of its "
-                f"tasks, multi.tasks[name]. Received: {task!r:.200}"
+                f"The {role} must be a single task on an encoder; for a MultiTask use a "
+                "MultiTaskDistiller, or pass one of its tasks, multi.tasks[name]. "
+                f"Received: {task!r:.200}"
             )
     if not terms:
         raise ValueError("A distiller requires a loss term. Received: none")
     if student is teacher:
         raise ValueError("Student and teacher must be two models. Received: the same one for both")
     _check_tokens(student, teacher)
+    if isinstance(teacher, Ensemble):
+        _check_only_heads(teacher, terms)
     if any(term.reads_heads for term in terms):
         _check_heads(student, teacher)
     if any(term.returned.get("return_internals") for term in terms):
@@ -39,6 +42,17 @@ def check_comparable(student: EncoderTask, teacher: EncoderTask, terms: Sequence
             _check_even(task.encoder)
     for term in terms:
         term.check(student, teacher)
+
+
+def _check_only_heads(teacher: Ensemble, terms: Sequence[Term]) -> None:
+    """Raises ValueError if a term compares other outputs than predictions."""
+    inner_terms = [type(x).__name__ for x in terms if x.returned or not x.reads_heads]
+    if inner_terms:
+        raise ValueError(
+            "Several teachers are supported by terms that compare predictions, such as "
+            "SoftTargets: their hidden states and attention have no mean. Received: "
+            f"{', '.join(inner_terms)} with {len(teacher.members)} teachers"
+        )
 
 
 def _check_even(encoder: Encoder) -> None:
@@ -94,7 +108,7 @@ def _check_heads(student: EncoderTask, teacher: EncoderTask) -> None:
             "Heads can only be compared in fine-tuning tasks and kbert.tasks.Pretraining. "
             f"Received: a {type(student).__name__}"
         )
-    if type(student) is not type(teacher):
+    if type(student) is not type(getattr(teacher, "members", [teacher])[0]):
         raise ValueError(
             "The terms of this loss compare heads, so teacher and student must be tasks of the "
             f"same class. Received: a {type(teacher).__name__} for a "

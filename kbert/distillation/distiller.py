@@ -27,7 +27,7 @@ from kbert.distillation.transfer import rate_scales
 from kbert.io import fingerprints
 from kbert.layers import Dense
 from kbert.models.keras_model import KerasEdits
-from kbert.tasks import EncoderTask
+from kbert.tasks import EncoderTask, Ensemble
 from kbert.training.run.record import SAME, Resume
 from kbert.training.step.mixin import TrainStep, check_compares_whole_batches
 
@@ -50,7 +50,8 @@ class Distiller(KerasEdits, TrainStep, keras.Model):
     Args:
         student: a `kbert.tasks.Pretraining` or a fine-tuning task.
         teacher: a task with the same vocabulary; if heads are compared, of the same class and with
-            the same labels.
+            the same labels. Several, or a `kbert.Ensemble`, teach by the mean of their predicted
+            probabilities.
         terms: terms of the loss.
         cache_dir: folder that caches the teacher's outputs, for tasks on tables: they are computed
             once per text, before training, for all epochs, runs and students. For their size on
@@ -61,8 +62,9 @@ class Distiller(KerasEdits, TrainStep, keras.Model):
     Raises:
         TypeError: student or teacher is not a single task, but several or a model.
         ValueError: the two cannot be compared: vocabularies or labels differ, a head is missing, a
-            layer map is out of range, or numbers of heads differ; or their outputs cannot be
-            cached.
+            layer map is out of range, or numbers of heads differ; their outputs cannot be
+            cached; or several teachers do not form a `kbert.Ensemble`, or a term compares more
+            than predictions.
 
     Example:
         >>> import kbert
@@ -82,13 +84,15 @@ class Distiller(KerasEdits, TrainStep, keras.Model):
     def __init__(
         self,
         student: EncoderTask,
-        teacher: EncoderTask,
+        teacher: EncoderTask | Sequence[EncoderTask],
         terms: Sequence[Term],
         *,
         cache_dir: PathLike | None = None,
         cache_dtype: str = "float16",
         name: str = "distiller",
     ) -> None:
+        if isinstance(teacher, Sequence):
+            teacher = teacher[0] if len(teacher) == 1 else Ensemble(teacher)
         check_comparable(student, teacher, terms := tuple(terms))
         super().__init__(name=name, dtype=student.dtype_policy)
         self.terms = terms

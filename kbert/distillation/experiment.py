@@ -16,7 +16,7 @@ from kbert.distillation.student_model import student
 from kbert.experiments import Experiment, Settings
 from kbert.experiments.folder import checksum_of
 from kbert.io.paths import Path
-from kbert.tasks import FineTuningTask
+from kbert.tasks import Ensemble, FineTuningTask
 from kbert.training.run.history import History
 from kbert.training.run.record import SAME, Resume
 
@@ -31,7 +31,8 @@ class DistillationExperiment(Experiment):
 
     Args:
         task: name of a task in `kbert.experiments.TASKS`, such as "sst2".
-        teacher: folder or name of a task of that kind with its head, as `kbert-finetune` writes it.
+        teacher: folder or name of a task of that kind with its head, as `kbert-finetune` writes it;
+            or several, which teach as a `kbert.Ensemble`. The student is made from the first.
         train: labelled data: a file or folder that the task's reader reads, or a table.
         recipe: name of a recipe in `kbert.distillation.RECIPES`, or your own recipe; it must have
             stages.
@@ -63,7 +64,7 @@ class DistillationExperiment(Experiment):
         self,
         task: str,
         *,
-        teacher: PathLike,
+        teacher: PathLike | Sequence[PathLike],
         train: Any,
         recipe: str | DistillationRecipe = "distilbert",
         preset: PathLike | None = None,
@@ -79,7 +80,8 @@ class DistillationExperiment(Experiment):
                 "Pass either a preset of the student, or arguments to make it of the teacher. "
                 f"Received: preset={os.fspath(preset)!r}, {dict(student)}"
             )
-        self.teacher = os.fspath(teacher)
+        several = [teacher] if isinstance(teacher, str | os.PathLike) else teacher
+        self.teachers = [os.fspath(folder) for folder in several]
         self.student_preset = None if preset is None else os.fspath(preset)
         self.student_arguments = dict(student or {})
         self.cache_dir = None if cache_dir is None else os.fspath(cache_dir)
@@ -92,7 +94,9 @@ class DistillationExperiment(Experiment):
                 f"Received: {changes} for the stages before it"
             )
         self.first_stages = [dataclasses.replace(stage, **changes) for stage in first_stages]
-        super().__init__(task, preset=self.student_preset or self.teacher, train=train, **options)
+        super().__init__(
+            task, preset=self.student_preset or self.teachers[0], train=train, **options
+        )
         self._teachers: dict[str, FineTuningTask] = {}
 
     def settings(self, **settings: Any) -> Settings:
@@ -113,19 +117,19 @@ class DistillationExperiment(Experiment):
         if settings.precision not in self._teachers:
             kind = self.named.task_class
             try:
-                loaded_teacher = kind.from_preset(self.teacher, settings.precision)
+                loaded = [kind.from_preset(x, settings.precision) for x in self.teachers]
             except ValueError as error:
                 raise ValueError(
                     f"The teacher must be a {kind.__name__} with its head, as kbert-finetune "
                     f"writes it. {error}"
                 ) from error
-            self._teachers[settings.precision] = loaded_teacher
+            self._teachers[settings.precision] = loaded[0] if len(loaded) == 1 else Ensemble(loaded)
         teacher = self._teachers[settings.precision]
         if self.labels is not None and not set(self.labels) <= set(teacher.labels):
             raise ValueError(
                 "The classes of the data must be classes of the teacher. Received: "
                 f"{', '.join(map(repr, self.labels))} in the data, "
-                f"{', '.join(map(repr, teacher.labels))} in {self.teacher}"
+                f"{', '.join(map(repr, teacher.labels))} in {', '.join(self.teachers)}"
             )
         return teacher
 
@@ -144,7 +148,7 @@ class DistillationExperiment(Experiment):
                 **self.student_arguments,
             }
             return student(teacher, **student_options, settings=arguments)
-        return type(teacher).from_preset(
+        return self.named.task_class.from_preset(
             self.student_preset, settings.precision, new_head=True, **arguments
         )
 
@@ -207,7 +211,7 @@ class DistillationExperiment(Experiment):
             settings: settings of the run.
         """
         teacher = self.make_teacher(settings)
-        loaded_student = type(teacher).from_preset(preset, settings.precision)
+        loaded_student = self.named.task_class.from_preset(preset, settings.precision)
         options: dict[str, Any] = {"metric": settings.metric, "batch_size": settings.batch_size}
         return compare(loaded_student, teacher, self.dev, **options)
 
@@ -218,7 +222,7 @@ class DistillationExperiment(Experiment):
         student_text = (
             f"initialised from {self.student_preset}" if self.student_preset else options_text
         )
-        return f"{super().summary()}\nteacher: {self.teacher}; student: {student_text}"
+        return f"{super().summary()}\nteacher: {', '.join(self.teachers)}; student: {student_text}"
 
     def identity(self) -> dict[str, Any]:
         """Returns what identifies a run: `Experiment.identity`, teacher, student and recipe.
@@ -233,8 +237,8 @@ class DistillationExperiment(Experiment):
         }
         return {
             **super().identity(),
-            "teacher": self.teacher,
-            "teacher_checksum": checksum_of(self.teacher),
+            "teacher": ", ".join(self.teachers),
+            "teacher_checksum": _checksum(self.teachers),
             "student": student_origin,
             "student_checksum": student_checksum,
             "recipe": self.recipe.name,
@@ -251,6 +255,12 @@ class DistillationExperiment(Experiment):
             "learning_rate": settings.learning_rate,
         }
         return [*self.first_stages, dataclasses.replace(self.last_stage, **values)]
+
+
+def _checksum(teachers: Sequence[str]) -> str | None:
+    """Returns the checksums of the teachers' weights; None if one of them cannot be found."""
+    checksums = [checksum_of(teacher) for teacher in teachers]
+    return None if None in checksums else " ".join(map(str, checksums))
 
 
 def _of_stage(settings: Settings, stage: Stage) -> Settings:

@@ -48,9 +48,9 @@ def student(
     single text has the same embeddings.
 
     Args:
-        teacher: an encoder, or a task on one. For a task, the student is a task of the same kind
-            and settings. Heads get the teacher's weights if they fit, and are newly initialised
-            otherwise.
+        teacher: an encoder, or a task on one; of an ensemble the first member. For a task, the
+            student is a task of the same kind and settings. Heads get the teacher's weights if they
+            fit, and are newly initialised otherwise.
         num_layers: number of the student's layers; None = the teacher's.
         init: initial weights of the layers. "every_other": layer i of M copies the teacher's layer
             i · L / M of L, rounded down, both counted from 0. A list: the teacher's layers to copy,
@@ -74,6 +74,7 @@ def student(
         >>> small.config.num_layers, small.config.hidden_size
         (2, 8)
     """
+    teacher = getattr(teacher, "members", [teacher])[0]
     encoder = teacher.encoder if isinstance(teacher, EncoderTask) else teacher
     if not isinstance(encoder, Encoder):
         raise ValueError(

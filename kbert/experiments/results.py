@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import statistics
+from collections.abc import Mapping
 from typing import Any
 
 from kbert.core.finite import nan_last
@@ -99,11 +100,14 @@ class Series:
         folder: folder of the series.
         names: the settings that the runs differ in.
         results: results of the runs, in the order of execution.
+        combined: "ensemble" or "soup", the name of a subfolder with a model made of all runs ->
+            its `dev` and `test` metrics, and `runs`, their folders.
     """
 
     folder: Path
     names: tuple[str, ...]
     results: tuple[Result, ...]
+    combined: Mapping[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
 
     @property
     def best(self) -> Result:
@@ -143,7 +147,7 @@ class Series:
             {
                 **{name: result.settings[name] for name in self.names},
                 **result.dev,
-                **{f"test {name}": x for name, x in (result.test or {}).items()},
+                **_of_test(result.test),
                 "seconds": round(result.seconds),
             }
             for result in self.results
@@ -157,10 +161,21 @@ class Series:
             for row, of in (("mean", 0), ("sd", 1)):
                 values = {p + n: x[of] for p, group in groups.items() for n, x in group.items()}
                 rows.append({"seed": row, **values})
+            if self.combined:
+                best = {"dev": self.best.dev, "test": self.best.test}
+                rows += [
+                    {"seed": name, **scores["dev"], **_of_test(scores["test"])}
+                    for name, scores in {"best": best, **self.combined}.items()
+                ]
         else:
             order = sorted(range(len(rows)), key=lambda i: self.results[i].score, reverse=True)
             rows = [rows[i] for i in order]
         return _table(rows)
+
+
+def _of_test(metrics: dict[str, float] | None) -> dict[str, float]:
+    """Returns metrics on the test data by the names of their columns in a table."""
+    return {f"test {name}": x for name, x in (metrics or {}).items()}
 
 
 def _table(rows: list[dict[str, Any]]) -> str:

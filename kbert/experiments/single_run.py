@@ -197,7 +197,7 @@ def _run(
     if settings.tune_threshold:
         threshold = tune_threshold(task, experiment.dev, **options)
     dev = predict_and_score(task, experiment.dev, **options)
-    test = _measure_test(task, experiment, folder if writes else None, options)
+    test = measure_test(task, experiment, folder if writes else None, options)
     if writes:
         dev.write(folder.path, "dev", experiment.dev)
         task.save_to_preset(folder.preset)
@@ -220,7 +220,7 @@ def _run(
     )
 
 
-def _measure_test(
+def measure_test(
     task: TableTask, experiment: Experiment, folder: RunFolder | None, options: dict[str, Any]
 ) -> dict[str, float] | None:
     """Measures the test data, or predicts it if it has no labels.

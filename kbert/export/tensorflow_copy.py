@@ -44,7 +44,7 @@ def export_copy(task: keras.Model, directory: PathLike, options: dict[str, Any])
         RuntimeError: the process fails; the message has the end of its error output.
         ValueError: another process cannot find the class of the task.
     """
-    task_class: Any = type(task)
+    task_class: Any = type(getattr(task, "members", [task])[0])  # an ensemble has its members'
     module, kind = _module_of(task_class), task_class.kind
     if registry.find("task", kind) is not task_class:
         raise ValueError(

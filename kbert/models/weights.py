@@ -110,6 +110,12 @@ def _place(weight: keras.Variable, model: keras.layers.Layer) -> str:
     return re.sub(r"^((?:encoder_|decoder_)?layers)_(\d+)/", r"\1/\2/", path)
 
 
+def get_parts(parts: Mapping[str, keras.layers.Layer]) -> dict[str, np.ndarray]:
+    """Returns the weights of several layers, as `set_parts` sets them."""
+    part_arrays = (get_arrays(part, prefix) for prefix, part in parts.items())
+    return {name: array for arrays in part_arrays for name, array in arrays.items()}
+
+
 def set_parts(parts: Mapping[str, keras.layers.Layer], arrays: Arrays, source: str) -> None:
     """Sets all weights of several layers, or none.
 

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from kbert.tasks.encoder_task import EncoderTask as EncoderTask
     from kbert.tasks.file_answers import FileAnswers as FileAnswers
     from kbert.tasks.fine_tuning.base import FineTuningTask as FineTuningTask
+    from kbert.tasks.fine_tuning.ensemble import Ensemble as Ensemble
     from kbert.tasks.fine_tuning.labels import (
         Labels as Labels,
         class_names as class_names,
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
         WindowOptions as WindowOptions,
     )
     from kbert.tasks.fine_tuning.prepared import prepare_rows as prepare_rows
+    from kbert.tasks.fine_tuning.soup import soup as soup
     from kbert.tasks.fine_tuning.table_task import TableTask as TableTask
     from kbert.tasks.fine_tuning.text_classifier import TextClassifier as TextClassifier
     from kbert.tasks.fine_tuning.text_regressor import TextRegressor as TextRegressor

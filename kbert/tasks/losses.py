@@ -4,6 +4,8 @@ A mean of means is wrong as soon as two replicas, micro-batches or steps carry d
 a pair is added everywhere and divided once. All in float32, whatever the model computes in.
 """
 
+import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from keras import ops
@@ -24,6 +26,33 @@ class Prediction(NamedTuple):
     kind: str
     values: Any
     weights: Any
+
+
+def mean_logits(kind: str, values: Sequence[Any]) -> Any:
+    """Returns logits whose probabilities are the mean of those of several models.
+
+    Args:
+        kind: kind of the `Prediction`; "number" returns the mean of the values themselves.
+        values: values of each model, (..., C) or (...).
+
+    Returns:
+        Float32 logits, or numbers, in the shape of one model's.
+
+    Example:
+        >>> import numpy as np
+        >>> certain, unsure = np.array([[1e4, 0.0]]), np.array([[0.0, 0.0]])
+        >>> ops.softmax(mean_logits("classes", [certain, unsure])).numpy().round(2).tolist()
+        [[0.75, 0.25]]
+        >>> ops.sigmoid(mean_logits("labels", [certain, unsure])).numpy().round(2).tolist()
+        [[0.75, 0.5]]
+    """
+    stacked = ops.stack([ops.cast(x, "float32") for x in values])
+    if kind == "number":
+        return ops.mean(stacked, axis=0)
+    if kind == "classes":
+        return ops.logsumexp(ops.log_softmax(stacked, axis=-1), axis=0) - math.log(len(values))
+    right, wrong = (ops.logsumexp(ops.log_sigmoid(x), axis=0) for x in (stacked, -stacked))
+    return right - wrong
 
 
 def cross_entropy(logits: Any, labels: Any, weights: Any) -> Pair:

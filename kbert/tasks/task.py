@@ -8,7 +8,6 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import keras
-import numpy as np
 from absl import logging
 
 from kbert import inference
@@ -22,7 +21,7 @@ from kbert.io.arrays import check_finite
 from kbert.models.edits import restore_edits, variants_of
 from kbert.models.initial_values import without_drawing
 from kbert.models.keras_model import KerasEdits
-from kbert.models.weights import get_arrays, set_arrays
+from kbert.models.weights import get_parts, set_arrays
 from kbert.signatures import Signature
 from kbert.signatures.row_export import RowExport
 from kbert.tasks.columns import Columns
@@ -302,7 +301,7 @@ class Task(TrainStep, keras.Model):
                 exceeds the tolerance.
         """
         refuse_arguments(options, EXPORT, "export")
-        check_finite(_arrays(self.parts), os.fspath(directory))
+        check_finite(get_parts(self.parts), os.fspath(directory))
         self.check_answers(os.fspath(directory))
         settings = {"format": format, "precision": precision, "max_bytes": max_bytes, **options}
         return late.load("export", "task")(self, directory, **settings)
@@ -356,7 +355,7 @@ class Task(TrainStep, keras.Model):
                 logging.warning(
                     "%s does not support these settings of the task: %s", format, listed
                 )
-        labels, arrays = record.pop("labels", None), _arrays(parts)
+        labels, arrays = record.pop("labels", None), get_parts(parts)
         check_finite(arrays, os.fspath(path))
         self.check_answers(os.fspath(path))
         write_checkpoint(
@@ -430,6 +429,10 @@ class Task(TrainStep, keras.Model):
                 "TextClassifier. Received: Task, the base class"
             )
         folder = locate(path)
+        for file in late.TABLE["file of presets"]:
+            if (folder / file).is_file():
+                options = {"strict": strict, "new_head": new_head, "ignore": ignore, **settings}
+                return late.load("file of presets", file)(cls, folder, dtype=dtype, **options)
         checkpoint = read_checkpoint(folder, ignore=ignore)
         if new_head:
             tokenizer = cls._read_tokenizer(checkpoint, folder)
@@ -513,12 +516,6 @@ def usual_schedule(
     if total_steps is None:
         return WarmupDecay(rate, warmup_steps, warmup_steps, decay="constant")
     return WarmupDecay(rate, total_steps, default_warmup(total_steps, warmup_steps), **decay)
-
-
-def _arrays(parts: Mapping[str, keras.layers.Layer]) -> dict[str, np.ndarray]:
-    """Returns weights by their names in a preset; `parts` are layers by the prefix of the names."""
-    part_arrays = (get_arrays(part, prefix) for prefix, part in parts.items())
-    return {name: array for arrays in part_arrays for name, array in arrays.items()}
 
 
 def _huggingface() -> Any:

@@ -379,7 +379,6 @@ def test_a_teacher_is_one_task(tokenizer):
     encoder = teacher.encoder
     multi = kbert.tasks.MultiTask({"one": teacher})
     for role, pair in (
-        ("teacher", (student, [teacher, make()])),
         ("teacher", (student, multi)),
         ("teacher", (student, encoder)),
         ("student", (multi, teacher)),

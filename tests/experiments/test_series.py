@@ -5,7 +5,8 @@ import statistics
 
 import pytest
 
-from kbert.experiments import Settings
+import kbert
+from kbert.experiments import Experiment, Settings, seeds
 from kbert.experiments.folder import RunFolder
 from kbert.experiments.series import run_series
 from tests.experiments.test_folder import result
@@ -92,3 +93,42 @@ def test_a_grid_is_tabled_from_best_to_worst(tmp_path):
         ["2e-05", "32", "0.9000", "61"],
         ["5e-05", "32", "0.5000", "61"],
     ]
+
+
+SEEDS = {"epochs": 2, "batch_size": 16, "learning_rate": 3e-2, "verbose": 0}
+
+
+def test_an_ensemble_and_a_soup_of_all_seeds(preset, mail, tmp_path, capsys):
+    dev = {name: column[:16] for name, column in mail.items()}
+    experiment = Experiment("classify", preset=preset, train=mail, dev=dev, test=dev)
+    found = seeds(experiment, tmp_path, count=2, ensemble=True, soup=True, **SEEDS)
+    assert "\nensemble of 2 runs\nsoup of 2 runs\n" in capsys.readouterr().out
+    ensemble, mean = (kbert.Task.from_preset(tmp_path / name) for name in ("ensemble", "soup"))
+    assert len(ensemble.members) == 2
+    assert type(mean) is kbert.TextClassifier
+    for name, task in (("ensemble", ensemble), ("soup", mean)):
+        assert found.combined[name]["runs"] == ["seed-0", "seed-1"]
+        scores = task.evaluate(dev)
+        for data in ("dev", "test"):
+            for metric, value in found.combined[name][data].items():
+                assert value == pytest.approx(scores[metric])
+            assert (tmp_path / name / f"{data}_answers.jsonl").exists()
+    assert found.combined["soup"]["dev"]["accuracy"] >= found.best.dev["accuracy"]
+    lines = [line.split()[0] for line in str(found).splitlines()]
+    assert lines == ["seed", "0", "1", "mean", "sd", "best", "ensemble", "soup"]
+    assert json.loads((tmp_path / "series.json").read_text())["combined"] == found.combined
+    assert [path.parent.name for path in tmp_path.glob("seed-*/preset")] == []
+    again = seeds(experiment, tmp_path, count=2, **SEEDS)  # they are not made again
+    assert again.combined == found.combined
+    with pytest.raises(ValueError, match="ensemble requires the models of all runs, of which"):
+        seeds(experiment, tmp_path, count=3, ensemble=True, **SEEDS)
+
+
+def test_an_ensemble_needs_several_runs_whose_answers_have_a_mean(preset, mail, tmp_path):
+    experiment = Experiment("classify", preset=preset, train=mail, dev_share=0.25)
+    with pytest.raises(ValueError, match=r"at least 2 for an .*Received: count=1, ensemble=True"):
+        seeds(experiment, tmp_path, count=1, ensemble=True)
+    pairs = {"text": ["the red fox", "a dog"] * 4, "target": ["a fox", "dogs"] * 4}
+    generator = Experiment("text2text", preset=preset, train=pairs, dev=pairs)
+    with pytest.raises(TypeError, match=r"answers have a mean.*Received: a TextToText$"):
+        seeds(generator, tmp_path, count=2, ensemble=True)

@@ -276,6 +276,27 @@ def test_two_stages_on_a_task(on_mail, classifier, tmp_path, capsys):
 
 
 @pytest.mark.slow
+def test_several_teachers_and_an_ensemble_of_students(
+    call, mail_file, classifier, tokenizer, tmp_path, capsys
+):
+    other = make_teacher(kbert.TextClassifier, tmp_path / "other", tokenizer, ["spam", "ham"])
+    data = (f"--train={mail_file}", "--dev_share=0.25", *COLUMNS, "--epochs=1", "--batch_size=8")
+    more = ("--task=classify", f"--teacher={classifier},{other}", "--recipe=distilbert")
+    with pytest.raises(SystemExit, match="Received: LastHiddenCosine with 2 teachers"):
+        call(distill, *data, *more, f"--output_dir={tmp_path / 'refused'}")
+    where = (f"--output_dir={tmp_path / 'out'}", f"--cache_dir={tmp_path / 'cache'}")
+    heads = ("--term_weights=hidden_cosine=0", "--seeds=2", "--ensemble")
+    call(distill, *data, *more, *where, *heads)
+    out = capsys.readouterr().out
+    assert f"teacher: {classifier}, {other}; student: " in out
+    assert f"ensemble: {tmp_path / 'out' / 'ensemble'}" in out
+    run = json.loads((tmp_path / "out" / "seed-0" / "run.json").read_text())
+    assert len(run["teacher_checksum"].split()) == 2
+    students = kbert.Task.from_preset(tmp_path / "out" / "ensemble")
+    assert [task.encoder.config.num_layers for task in students.members] == [1, 1]
+
+
+@pytest.mark.slow
 def test_augmented_data_takes_the_place_of_train(
     call, mail_file, mail, classifier, tmp_path, monkeypatch, capsys
 ):
@@ -331,6 +352,12 @@ def test_augmented_data_takes_the_place_of_train(
             "cannot be combined with a student from.*--num_layers=2",
         ),
         ("distilbert", ("--sequence_length=64",), "sequence_length=64, max_positions=32"),
+        ("distilbert", ("--teacher=a/b,{other}",), "a/b"),
+        (
+            "distilbert",
+            ("--teacher={classifier},{classifier}",),
+            r"must be a single model on text \(--data_dir\); on a task \(--task\)",
+        ),
         ("distilbert", ("--teacher={classifier}",), "masked-LM head; tinybert-general and minilm"),
         ("distilbert", ("--teacher={other}",), "--vocabulary=.*entries .* in the teacher"),
         ("tinybert-task", (), "requires the data of a task, not text: .*distilbert, tinybert-gene"),

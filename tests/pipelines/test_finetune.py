@@ -9,7 +9,7 @@ from absl import flags
 
 import kbert
 from kbert.tokenizers.bpe.byte_alphabet import CHARACTERS
-from pipelines import finetune
+from pipelines import evaluate, export, finetune, predict
 from tests.killing import signalled
 from tests.models.generators.tiny import tiny_decoder
 from tests.pipelines.conftest import COLUMNS, QUICK
@@ -120,7 +120,7 @@ def test_a_finished_run_is_shown(run_dir, call, mail_file, preset, tmp_path, cap
 @pytest.mark.parametrize(
     ("flag", "function", "wanted"),
     [
-        ("--seeds=3", "seeds", {"count": 3}),
+        ("--seeds=3", "seeds", {"count": 3, "ensemble": False, "soup": False}),
         (
             "--grid",
             "grid",
@@ -163,6 +163,11 @@ def test_dry_run_writes_nothing(program, tmp_path, monkeypatch, capsys):
         (("--columns=context",), "--columns must be name=column: .*Received: --columns=context"),
         (("--class_weights=spam",), "must be label=weight, .*or balanced. Received: .*=spam$"),
         (("--seeds=2", "--grid"), "--seeds and --grid cannot be combined"),
+        (
+            ("--ensemble",),
+            "several runs, --seeds=2 or more. Received: --ensemble with --seeds=None",
+        ),
+        (("--seeds=1", "--soup"), "Received: --soup with --seeds=1$"),
         (("--grid", "--grid_epochs=two"), "--grid_epochs must be numbers, .*: --grid_epochs=two"),
         (("--dev=tfds:sst2",), "Exactly one of `dev` and `dev_share`"),
         (("--train=nowhere.csv",), "nowhere.csv"),
@@ -213,6 +218,22 @@ def test_killed_and_started_again_to_the_same_model(mail_file, preset, tmp_path)
         assert f"SavedModel written to {export}/1" in out
         for name in ("preset/model.safetensors", "training/steps.jsonl", "dev_answers.jsonl"):
             assert (folder / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+@pytest.mark.slow
+def test_an_ensemble_and_a_soup_of_seeds(program, call, mail_file, tmp_path, capsys):
+    program("--seeds=2", "--epochs=1", "--ensemble", "--soup")
+    out = capsys.readouterr().out
+    for name in ("ensemble", "soup"):
+        assert f"\n{name}: {tmp_path / 'out' / name}\n" in out
+        folder = tmp_path / "out" / name
+        call(evaluate, f"--preset={folder}", f"--data={mail_file}", *COLUMNS)
+        assert "accuracy" in capsys.readouterr().out
+        answers = tmp_path / f"{name}.jsonl"
+        texts = (f"--input={mail_file}", f"--output={answers}", COLUMNS[0])
+        call(predict, f"--preset={folder}", *texts)
+        assert len(answers.read_text().splitlines()) == 64
+        call(export, f"--preset={folder}", f"--output_dir={tmp_path / name}", "--format=onnx")
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from kbert.distillation.reading import Reading
 from kbert.io import fingerprints
 from kbert.models import Encoder
 from kbert.models.weights import get_arrays
-from kbert.tasks import FineTuningTask
+from kbert.tasks import Ensemble, FineTuningTask
 
 FEATURE = "teacher/"  # prefix of the names of outputs in a batch
 _HIDDEN = "hidden_states"
@@ -24,6 +24,8 @@ _OF_HEAD = {"row": (), "token": (TOKENS,), "choice": (TEXTS,)}
 
 def identity(teacher: FineTuningTask) -> dict[str, Any]:
     """Returns everything but the text that a teacher's outputs depend on, as a dict for JSON."""
+    if isinstance(teacher, Ensemble):
+        return {"ensemble": [identity(member) for member in teacher.members]}
     settings = {name: getattr(teacher, name, None) for name in ("labels", "multi_label", "pooling")}
     return {
         "kind": type(teacher).__name__,

@@ -8,6 +8,7 @@ from typing import Any
 from absl import logging
 
 from kbert.checkpoints import read_checkpoint
+from kbert.checkpoints.preset import member_folders
 from kbert.data.readers.content import DataFile
 from kbert.hub import locate
 from kbert.serve.demo.abilities import Answer, Texts, abilities, columns, nearest
@@ -116,7 +117,7 @@ class Models:
 def _load(path: str) -> Task:
     """Loads the task of a folder; a folder with only an encoder becomes a `TextEmbedder`."""
     folder = locate(path)
-    if read_checkpoint(folder).task is None:
+    if not member_folders(folder) and read_checkpoint(folder).task is None:
         return TextEmbedder.from_preset(folder)
     return Task.from_preset(folder)
 

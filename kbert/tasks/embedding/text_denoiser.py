@@ -81,6 +81,7 @@ class TextDenoiser(FineTuningTask):
     """
 
     kind = "denoise"
+    averages = None
     file_answers = DenoiserAnswers
     columns: ClassVar = Columns(inputs=(("text",),), optional=("label",))
     options: ClassVar = TextDenoiserOptions

@@ -146,6 +146,7 @@ class TextEmbedder(FineTuningTask):
     """
 
     kind = "embed"
+    averages = None  # two models' vectors have no axes in common
     row_export = EmbeddingRows
     file_answers = VectorAnswers
     columns: ClassVar = Columns(optional=("label", "negatives", TARGETS))

@@ -70,6 +70,7 @@ class FineTuningTask(TableTask, EncoderTask):
       line shows;
     - `predicts_per`: whether it makes one prediction per "row", one per "token", or a number for
       each "choice" of a row;
+    - `averages`: what the mean of several models is taken of, see `kbert.Ensemble`;
 
     and defines, in addition to `parts` and a constructor that makes the head and calls `build`:
 
@@ -107,6 +108,9 @@ class FineTuningTask(TableTask, EncoderTask):
     file_answers: ClassVar[type[FileAnswers]] = TableAnswers
     row_export: ClassVar[type[RowExport]] = LogitRows
     predicts_per: ClassVar[str] = "row"
+    # What an `Ensemble` takes the mean of: "probabilities" of the `predictions`, "logits", or None
+    # if answers have no mean.
+    averages: ClassVar[str | None] = "probabilities"
     # How whole texts become rows, for tasks on whole texts.
     texts: TextRows | MaybeNone = None
     auxiliary_lm_weight: float | None = None

@@ -98,6 +98,11 @@ class MultiTask(KerasEdits, TrainStep, keras.Model):
         return next(iter(self.tasks.values())).encoder
 
     @property
+    def learners(self) -> Mapping[str, Any]:
+        """Name of a task -> what makes its batches and losses; by default the task."""
+        return self.tasks
+
+    @property
     def settings(self) -> dict[str, Any]:
         """The records of the tasks by name, as saved in a run's record."""
         return {name: task.record for name, task in self.tasks.items()}
@@ -152,8 +157,8 @@ class MultiTask(KerasEdits, TrainStep, keras.Model):
         """
         losses: dict[str, Any] = {}
         metrics: dict[str, Any] = {}
-        for name, task in self.tasks.items():
-            terms = task.loss_terms(_own(batch, name), training)
+        for name, learner in self.learners.items():
+            terms = learner.loss_terms(_own(batch, name), training)
             for merged, task_terms in zip((losses, metrics), terms, strict=True):
                 merged |= {f"{name}_{key}": pair for key, pair in task_terms.items()}
         return losses, metrics
@@ -272,10 +277,10 @@ class MultiTask(KerasEdits, TrainStep, keras.Model):
         steps_done = int(start[0]) * steps_per_epoch + int(start[1])
         counts = np.bincount(plan[:steps_done], minlength=len(self.tasks))
         datasets = []
-        for count, (name, task) in zip(counts, self.tasks.items(), strict=True):
+        for count, (name, learner) in zip(counts, self.learners.items(), strict=True):
             steps = math.ceil(len(rows[name]) / options["batch_size"])
             task_start = (int(count) // steps, int(count) % steps, 0)
-            datasets.append(task.batches(rows[name], start=task_start, **options))
+            datasets.append(learner.batches(rows[name], start=task_start, **options))
         specs = {
             name: dataset.element_spec for name, dataset in zip(self.tasks, datasets, strict=True)
         }

@@ -235,6 +235,8 @@ class MultipleChoice(FineTuningTask):
             zeros; a row with one choice gets that, with probability 1. A single context is used
             for all rows. Texts that are too long are truncated.
         """
+        # Choices are computed one by one here, so that an ensemble's mean comes after the softmax.
+        models = getattr(self, "members", [self])
 
         def choose(context: tf.Tensor, choices: tf.Tensor) -> dict[str, tf.Tensor]:
             shape = tf.shape(choices)
@@ -254,7 +256,10 @@ class MultipleChoice(FineTuningTask):
                 pairs = (tf.gather(context, rows), choice)
                 features = self.build_inputs(*map(self.tokenizer.encode, pairs))
                 features = self._by_row(features, tf.ones_like(rows, tf.bool)[:, None])
-                return {"logits": tf.cast(self(features)["choice"][:, 0], tf.float32)}
+                return {
+                    str(number): tf.cast(model(features)["choice"][:, 0], tf.float32)
+                    for number, model in enumerate(models)
+                }
 
             def tokens(rows: tf.Tensor, choice: tf.Tensor) -> tf.Tensor:
                 context_bytes = tf.gather(tf.strings.length(context), rows)
@@ -264,10 +269,12 @@ class MultipleChoice(FineTuningTask):
 
             specs = [tf.TensorSpec([None], tf.int32), tf.TensorSpec([None], tf.string)]
             alternatives = (rows, tf.reshape(choices, [-1]))
-            choice_logits = in_chunks(Signature(logits, specs, tokens))(*alternatives)["logits"]
             real = tf.not_equal(choices, "")  # (B, A)
-            choice_logits = tf.where(real, tf.reshape(choice_logits, shape), ABSENT)
-            probabilities = tf.where(real, tf.nn.softmax(choice_logits), 0.0)
+            by_model = [
+                tf.nn.softmax(tf.where(real, tf.reshape(x, shape), ABSENT))
+                for x in in_chunks(Signature(logits, specs, tokens))(*alternatives).values()
+            ]
+            probabilities = tf.where(real, tf.add_n(by_model) / len(models), 0.0)
             # An extra column for rows without a choice: it wins if all others are 0.
             no_choice = tf.where(tf.reduce_any(real, 1), -1.0, 2.0)[:, None]
             best = tf.argmax(tf.concat([probabilities, no_choice], 1), 1, tf.int32)

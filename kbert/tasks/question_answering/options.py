@@ -29,11 +29,16 @@ class QuestionAnswererOptions(RowOptions):
         "max_length if that is less.",
         at_least=1,
     )
-    max_answer_length: int = option(30, help="Maximum tokens in an answer.", at_least=1)
-    n_best: int = option(20, help="Number of answers in a prediction, K.", at_least=1)
+    max_answer_length: int = option(
+        30, help="Maximum tokens in an answer.", at_least=1, of_rows=False
+    )
+    n_best: int = option(
+        20, help="Number of answers in a prediction, K.", at_least=1, of_rows=False
+    )
     null_threshold: float | None = option(
         None,
         help='The answer is "" if the score of "no answer" exceeds the score of the best span by '
         "more than this. None: always answer if the context has a word; fit sets it to 0.0 if the "
         "data has questions without an answer.",
+        of_rows=False,
     )

@@ -81,6 +81,7 @@ class QuestionAnswerer(FineTuningTask):
     metric = "f1"
     shown_metrics = ("start_accuracy", "end_accuracy")
     predicts_per = "token"
+    averages = "logits"  # spans are ranked by sums of logits, whatever all spans sum up to
     takes_seq2seq = True
     prepares_rows = False  # `fit` checks the whole table for questions without an answer
     max_length: int | MaybeNone

@@ -2,14 +2,36 @@
 
 The mean of the last checkpoints often translates better than the last one (Vaswani et al. 2017,
 section 6.1: the last 5 of the base model, the last 20 of the big one,
-https://arxiv.org/abs/1706.03762).
+https://arxiv.org/abs/1706.03762). `kbert.soup` averages several runs.
 """
+
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
 from kbert.core.types import PathLike
 from kbert.training.run.checkpoints import Checkpoints, named_state, set_variables
 from kbert.training.step.mixin import TrainStep
+
+
+def mean_arrays(tables: Iterable[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """Returns the mean of each array over tables with the same names, float64.
+
+    Args:
+        tables: name -> array, for one model each; they are read one after the other.
+
+    Example:
+        >>> mean_arrays([{"bias": np.array([1.0, 2.0])}, {"bias": np.array([3.0, 2.0])}])
+        {'bias': array([2., 2.])}
+    """
+    sums: dict[str, np.ndarray] = {}
+    count = 0
+    for table in tables:
+        count += 1
+        for name, array in table.items():
+            # In 64 bits, so that the sum of equal weights is exactly a multiple of them.
+            sums[name] = sums.get(name, 0.0) + array.astype(np.float64)
+    return {name: total / count for name, total in sums.items()}
 
 
 def average_checkpoints(task: TrainStep, folder: PathLike, last: int = 5) -> list[int]:
@@ -62,14 +84,12 @@ def average_checkpoints(task: TrainStep, folder: PathLike, last: int = 5) -> lis
             f"more often. Received: {len(steps)} in {folder}, of steps {steps}"
         )
     weights = {k: v for k, v in named_state(task).items() if k.startswith("weights/")}
-    sums: dict[str, np.ndarray] = {}
-    for step in steps:
+
+    def stored(step: int) -> dict[str, np.ndarray]:
         checkpoints.info(step)  # raises if it is damaged
-        for name, array in checkpoints.read(step).items():
-            if name.startswith("weights/"):
-                # In 64 bits, so that the sum of equal weights is exactly a multiple of them.
-                sums[name] = sums.get(name, 0.0) + array.astype(np.float64)
-    means = {name: total / last for name, total in sums.items()}
+        return {k: x for k, x in checkpoints.read(step).items() if k.startswith("weights/")}
+
+    means = mean_arrays(map(stored, steps))
     set_variables(weights, means, f"mean of the checkpoints of steps {steps} in {folder}")
     return steps
 

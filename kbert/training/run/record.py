@@ -4,7 +4,7 @@ import json
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from kbert.core import registry
+from kbert.core import late, registry
 from kbert.core.types import PathLike
 from kbert.io import atomic, fingerprints
 from kbert.io.json_file import read_json
@@ -165,14 +165,17 @@ def _with_settings(before: dict[str, Any]) -> dict[str, Any]:
 def weights_checksum(folder: PathLike) -> str:
     """Returns the CRC-32 of the weight files in a folder, as 8 hexadecimal digits.
 
-    The name of the folder and its other files do not matter.
+    The name of the folder and its other files do not matter. For an ensemble the files are those of
+    its members.
 
     Example:
         >>> import tempfile
         >>> weights_checksum(tempfile.mkdtemp())
         '00000000'
     """
-    files = sorted(Path(folder).iterdir())
+    members = late.load("checkpoint format", "kbert").member_folders(Path(folder))
+    folders = members or [Path(folder)]
+    files = [path for each in folders for path in sorted(each.iterdir())]
     weight_files = [path for path in files if path.suffix in _WEIGHTS or ".data-" in path.name]
     return f"{fingerprints.crc32_of_files(*weight_files):08x}"
 
