@@ -85,6 +85,15 @@ def products(model: Any) -> list[Any]:
     return dense_layers
 
 
+def check_single(model: Any) -> None:
+    """Raises ValueError if a model is an ensemble, of which an edit would change one member."""
+    if members := getattr(model, "members", None):
+        raise ValueError(
+            "An ensemble cannot be changed by an edit: change its members, then make a new one. "
+            f"Received: an ensemble of {len(members)} {type(members[0]).__name__}s"
+        )
+
+
 def check_edit(edits: Sequence[Mapping[str, Any]], kind: str, maker: str) -> None:
     """Raises ValueError unless a model has an edit.
 

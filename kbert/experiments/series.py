@@ -186,8 +186,8 @@ def _run_series(
         is_finished = RunFolder(folder / name).result() is not None
         if left and is_finished and not (folder / name / "preset").exists():
             raise ValueError(
-                f"{' and '.join(left)} requires the models of all runs, of which a series without "
-                f"it keeps only the best: choose another folder. Received: {folder / name}, whose "
+                f"{' and '.join(left)} requires the models of all runs, of which a finished series "
+                f"keeps only the best: choose another folder. Received: {folder / name}, whose "
                 "model was removed"
             )
         print(f"run {number} of {len(points)}: {name}{', finished before' if is_finished else ''}")
@@ -206,10 +206,14 @@ def _run_series(
 
 
 def _combined_before(folder: Path, runs: list[str]) -> dict[str, dict[str, Any]]:
-    """Returns the `combined` of an earlier series in the folder that were made of these runs."""
+    """Returns the `combined` of an earlier series that were made of these runs and still exist."""
     path = folder / "series.json"
     before = read_json(path).get("combined", {}) if path.exists() else {}
-    return {name: scores for name, scores in before.items() if scores["runs"] == runs}
+    return {
+        name: scores
+        for name, scores in before.items()
+        if scores["runs"] == runs and (folder / name).exists()
+    }
 
 
 def _remove_presets(series: Series) -> None:

@@ -1,6 +1,7 @@
 """Series of runs: finished ones are not made again, the best model is kept, tables."""
 
 import json
+import shutil
 import statistics
 
 import pytest
@@ -122,6 +123,10 @@ def test_an_ensemble_and_a_soup_of_all_seeds(preset, mail, tmp_path, capsys):
     assert again.combined == found.combined
     with pytest.raises(ValueError, match="ensemble requires the models of all runs, of which"):
         seeds(experiment, tmp_path, count=3, ensemble=True, **SEEDS)
+    shutil.rmtree(tmp_path / "soup")
+    assert list(seeds(experiment, tmp_path, count=2, **SEEDS).combined) == ["ensemble"]
+    with pytest.raises(ValueError, match="soup requires the models of all runs, of which"):
+        seeds(experiment, tmp_path, count=2, soup=True, **SEEDS)
 
 
 def test_an_ensemble_needs_several_runs_whose_answers_have_a_mean(preset, mail, tmp_path):

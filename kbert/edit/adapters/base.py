@@ -18,6 +18,7 @@ from kbert.core.options import Options, option, parse_kind
 from kbert.core.registry import Registered
 from kbert.core.types import Shape
 from kbert.edit.adapters.deltas import DenseDelta
+from kbert.edit.base import check_single
 from kbert.layers.slots import Editable, Switch
 from kbert.models.edits import Variants
 from kbert.models.encoder import Encoder
@@ -483,7 +484,9 @@ def encoder_of(model: Any) -> Any:
 
     Raises:
         TypeError: the model is neither.
+        ValueError: the model is an ensemble.
     """
+    check_single(model)
     encoder = getattr(model, "encoder", model)
     encoder = getattr(encoder, "decoder", encoder)  # for a CausalLM and a DecoderEncoder
     if not isinstance(encoder, Encoder | Decoder):

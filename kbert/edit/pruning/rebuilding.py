@@ -10,7 +10,7 @@ import numpy as np
 
 from kbert.configs.encoder import EncoderConfig
 from kbert.core.types import Arrays
-from kbert.edit.base import check_edit
+from kbert.edit.base import check_edit, check_single
 from kbert.edit.pruned import Pruned
 from kbert.layers import Block, FeedForward, SelfAttention
 from kbert.models import Decoder, Encoder
@@ -31,8 +31,9 @@ def encoder_of(model: Any) -> Any:
 
     Raises:
         TypeError: it is none of these.
-        ValueError: it was changed in a way that its config does not describe.
+        ValueError: it was changed in a way that its config does not describe, or is an ensemble.
     """
+    check_single(model)
     encoder = model.model if isinstance(model, Task) else model
     if not isinstance(encoder, Encoder | Decoder):
         raise TypeError(

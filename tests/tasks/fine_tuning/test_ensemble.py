@@ -8,6 +8,7 @@ import pytest
 
 import kbert
 from kbert import tasks
+from kbert.edit import adapters, pruning
 from kbert.experiments import answering_task
 from kbert.tasks import FineTuningTask
 from kbert.tasks.loading import WrongTaskError
@@ -287,6 +288,25 @@ def test_members_must_fit_together(tokenizer, tiny_vocabulary):
         with pytest.raises(ValueError, match=message):
             kbert.Ensemble([first, task])
     kbert.Ensemble([first, other(dropout=0.5, pooling="max", threshold=0.9)])
+
+
+EDITS = {
+    "adapter": lambda task: adapters.add(task, "lora"),
+    "enable_lora": lambda task: task.enable_lora(2),
+    "running adapter": lambda task: adapters.activate(task, None),
+    "heads": lambda task: pruning.prune_heads(task, {0: [0]}),
+    "layers": lambda task: pruning.keep_layers(task, "alternate", 1),
+    "importance": lambda task: pruning.head_importance(task, TEXTS, ["a"] * len(TEXTS)),
+    "vocabulary": lambda task: pruning.prune_vocabulary(task, TEXTS),
+}
+
+
+@pytest.mark.parametrize("edit", EDITS)
+def test_edits_are_refused(edit, tokenizer):
+    """They would change the first member alone."""
+    ensemble = kbert.Ensemble(members("classes", tokenizer))
+    with pytest.raises(ValueError, match=r"by an edit: change its members.*of 3 TextClassifiers$"):
+        EDITS[edit](ensemble)
 
 
 def test_what_is_no_list_of_fine_tuned_tasks_is_refused(tokenizer):
