@@ -9,7 +9,7 @@ document has one.
 
 Every fine-tuning has the same settings. Its steps are chosen on validation pairs: of several evenly
 spaced evaluations, greedy BLEU chooses the weights that translate the test set. BLEU is sacrebleu's
-on raw text.
+on raw text. A last table says whether the pretrained decoders read their sources.
 
 Where the text comes from is said by --data: a folder with `train.en` (or `train.en.gz`), `val.en`,
 `test_2016_flickr.en` and the same in `.de`.
@@ -21,10 +21,13 @@ the same command continues. `--smoke` runs all of it on tiny models in a minute.
 """
 
 import argparse
+import statistics
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+import tensorflow as tf
 
 import kbert
 from benchmarks import _experiments as experiments
@@ -71,6 +74,7 @@ FINE_TUNING = {
 }
 STEPS = {1_000: 600, 5_000: 1_000, 29_000: 2_000}  # pairs -> largest number of updates
 EVALUATIONS, VALIDATION = 5, 200  # evaluations of a fine-tuning, and pairs of each
+SOURCE_BATCHES = 6  # of each loss in the table of sources
 SMOKE_SIZES = {"hidden_size": 16, "num_layers": 1, "num_heads": 2, "intermediate_size": 32}
 
 
@@ -186,6 +190,32 @@ class Laboratory:
 
         return experiments.once(self.folder / "results", key, compute)
 
+    def source_losses(self, name: str) -> tuple[float, float]:
+        """Returns a pretrained model's held-out loss: with each row's own source, with another's.
+
+        If both are equal, the decoder does not read its source.
+        """
+        task = self.translator()
+        task.seq2seq.load_weights(self.pretrained(name)[0])
+        noise, length, rows = NOISES[name]
+        batches = kbert.data.denoising_dataset(
+            self.corpus(),
+            self.tokenizer,
+            split="held_out",
+            noise=noise,
+            sequence_length=length,
+            batch_size=rows,
+        )
+        pairs = []
+        for batch in batches.take(SOURCE_BATCHES):
+            moved = {
+                k: tf.roll(x, 1, 0) if k.startswith("encoder") else x for k, x in batch.items()
+            }
+            losses = [task.loss_terms(b, training=False)[0]["lm_loss"] for b in (batch, moved)]
+            pairs.append([float(numerator / denominator) for numerator, denominator in losses])
+        own, other = zip(*pairs, strict=True)
+        return statistics.mean(own), statistics.mean(other)
+
 
 def check_finished(run: Any) -> None:
     """Ends the program if a signal ended a run, so that no unfinished result is kept."""
@@ -204,6 +234,12 @@ def report(
         for name, cell in zip(names, cells, strict=True):
             print(f"{count:,} pairs, {name}: steps {[result['step'] for result in cell]}")
         experiments.print_table(header, rows)
+    sources = [
+        (name, *(f"{loss:.2f}" for loss in lab.source_losses(name)))
+        for name in names
+        if name != "none"
+    ]
+    experiments.print_table(("held-out loss", "own source", "another source"), sources)
 
 
 def main() -> None:
