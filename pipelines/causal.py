@@ -1,11 +1,13 @@
-"""`kbert-pretrain` for GPT and Transformer-XL: the next token of packed text."""
+"""`kbert-pretrain` for GPT, Transformer-XL and AWD-LSTM: the next token of packed text."""
 
 from typing import Any
 
 from absl import flags
 
 import kbert
+from kbert.configs.awd_lstm import AwdLstmConfig
 from kbert.configs.transformer_xl import TransformerXlConfig
+from kbert.core import registry
 from kbert.io.json_file import read_json
 from kbert.io.paths import Path
 from kbert.tokenizers.base import Tokenizer
@@ -22,7 +24,7 @@ class Causal(OnShards):
 
 
 class RememberedText(Causal):
-    """The objective memory_lm: the next token, with a memory of earlier text (Transformer-XL)."""
+    """The objective memory_lm: the next token, with a memory of earlier text."""
 
     READS = (PermutationOptions,)
 
@@ -39,9 +41,9 @@ class RememberedText(Causal):
             changed = kbert.tasks.MemoryLM(encoder, self.tokenizer, **sizes)
             changed.softmax.set_weights(task.softmax.get_weights())
             return changed
-        config = read_config(options.model, TransformerXlConfig)
+        config = read_config(options.model, TransformerXlConfig, AwdLstmConfig)
         fields = {**config.to_dict(), "vocabulary_size": self.tokenizer.vocabulary_size, **changes}
-        encoder = kbert.Encoder(TransformerXlConfig.from_dict(fields), dtype=options.precision)
+        encoder = kbert.Encoder(type(config).from_dict(fields), dtype=options.precision)
         return kbert.tasks.MemoryLM(encoder, self.tokenizer, **sizes)
 
 
@@ -102,20 +104,24 @@ def with_changes(model: Any, changes: dict, dtype: str) -> Any:
     return changed
 
 
-def read_config(model: str, kind: type) -> Any:
+def read_config(model: str, kind: Any, *others: type) -> Any:
     """Reads a model's config.
 
     Args:
-        model: name of a family member, or path of a JSON file.
+        model: name of a family member, or path of a JSON file. Its "kind" names the config's class,
+            by default `kind`.
         kind: config class of the objective.
+        *others: further config classes of the objective.
 
     Raises:
         ValueError: the config is of another class.
     """
-    config = (
-        kind.from_dict(read_json(Path(model))) if model.endswith(".json") else kbert.family(model)
-    )
-    if not isinstance(config, kind):
+    if model.endswith(".json"):
+        fields = dict(read_json(Path(model)))
+        config: Any = registry.get("config", fields.pop("kind", kind.kind)).from_dict(fields)
+    else:
+        config = kbert.family(model)
+    if not isinstance(config, (kind, *others)):
         examples = {
             kbert.DecoderConfig: ("causal_lm", "a decoder", "gpt2"),
             kbert.Seq2SeqConfig: (
@@ -123,7 +129,11 @@ def read_config(model: str, kind: type) -> Any:
                 "an encoder and a decoder",
                 "transformer-small",
             ),
-            TransformerXlConfig: ("memory_lm", "a Transformer-XL", "transfo-xl-wt103"),
+            TransformerXlConfig: (
+                "memory_lm",
+                "a Transformer-XL or an AWD-LSTM",
+                "transfo-xl-wt103",
+            ),
         }
         objective, parts, example = examples[kind]
         raise ValueError(

@@ -70,9 +70,10 @@ class ObjectiveOptions(Options):
         "kinds of attention (--attention_shares). permutation_lm (XLNet): predict tokens "
         "in any order (--masking=permutation). Without masks and segments: language_model "
         "(ELMo): predict the next and the previous word; causal_lm (GPT): predict the next "
-        "token; memory_lm (Transformer-XL): the same, for sequences that continue in the next "
-        "batch (--memory_length); denoising (BART, T5, MASS, PEGASUS): an encoder-decoder restores "
-        "text that --noise corrupted; translation (Transformer): translate sentence pairs.",
+        "token; memory_lm (Transformer-XL, ULMFiT): the same, for sequences that continue in the "
+        "next batch (--memory_length); denoising (BART, T5, MASS, PEGASUS): an encoder-decoder "
+        "restores text that --noise corrupted; translation (Transformer): translate sentence "
+        "pairs.",
         choices=OBJECTIVES,
     )
     recipe: str | None = option(

@@ -52,7 +52,7 @@ ORDER = {
         base
         transformer
         decoder elmo encoder seq2seq
-        reformer static universal_transformer xlnet
+        awd_lstm reformer static universal_transformer xlnet
         transformer_xl
     """,
     "conversion": """
@@ -147,7 +147,7 @@ ORDER = {
         bart convbert deberta ernie from_config longformer mobilebert mpnet
         squeezebert t5
         elmo encoder
-        captured_outputs generators reformer static universal_transformer xlnet
+        awd_lstm captured_outputs generators reformer static universal_transformer xlnet
         transformer_xl
         description
     """,

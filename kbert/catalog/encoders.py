@@ -4,6 +4,7 @@ import itertools
 from typing import Any
 
 from kbert.catalog.rows import Row
+from kbert.configs.awd_lstm import AwdLstmConfig
 from kbert.configs.elmo import ElmoConfig
 from kbert.configs.encoder import EncoderConfig
 from kbert.configs.reformer import ReformerConfig
@@ -484,6 +485,9 @@ FAMILY: dict[str, Row] = {
     # (103 million words). Without the softmax, which belongs to the task.
     "transfo-xl-wt103": _transformer_xl(18, 1024, 16, 4096, vocabulary_size=267_735,
         cutoffs=(20_000, 40_000, 200_000), divisor=4, same_length=True, clamp_length=1000),
+    # AWD-LSTM (https://arxiv.org/abs/1708.02182) with the sizes of ULMFiT's model of WikiText-103
+    # (https://arxiv.org/abs/1801.06146); the name is kbert's.
+    "awd-lstm": Row(AwdLstmConfig(vocabulary_size=60_000), "words"),
     # Reformer (https://arxiv.org/abs/2001.04451): language models of bytes and of one novel.
     #                             layers stream heads vocabulary
     "google/reformer-enwik8": _reformer(12, 1024, 8, 258, head_size=128, intermediate_size=4096,

@@ -41,9 +41,9 @@ class Recipe:
         objective: training objective: "masked_lm"; "span_boundary", which also predicts masked
             spans from their boundaries; "replaced_tokens" (ELECTRA, DeBERTa-v3);
             "masked_and_causal" (GPT-BERT); "unilm"; "permutation_lm" (XLNet); "language_model"
-            (ELMo); "causal_lm" (GPT); "memory_lm" (Transformer-XL); "denoising" (BART, T5);
-            "translation" (the Transformer). The last five mask no tokens by themselves and have no
-            segments: the settings of masking and segments are None.
+            (ELMo); "causal_lm" (GPT); "memory_lm" (Transformer-XL, ULMFiT); "denoising" (BART,
+            T5); "translation" (the Transformer). The last five mask no tokens by themselves and
+            have no segments: the settings of masking and segments are None.
         noise: what "denoising" corrupts, see `kbert.data.denoising_dataset`; else None.
         generator_share, generator_depth: width and number of layers of the generator, as a share of
             the discriminator's, for "replaced_tokens"; else None.

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from kbert.core import late
 
 if TYPE_CHECKING:
+    from kbert.configs.awd_lstm import AwdLstmConfig as AwdLstmConfig
     from kbert.configs.base import Config as Config
     from kbert.configs.decoder import DecoderConfig as DecoderConfig
     from kbert.configs.elmo import ElmoConfig as ElmoConfig

@@ -182,6 +182,7 @@ TABLE = {
         "decoder": "kbert.configs.decoder:DecoderConfig",
         "seq2seq": "kbert.configs.seq2seq:Seq2SeqConfig",
         "elmo": "kbert.configs.elmo:ElmoConfig",
+        "awd_lstm": "kbert.configs.awd_lstm:AwdLstmConfig",
         "static": "kbert.configs.static:StaticConfig",
         "reformer": "kbert.configs.reformer:ReformerConfig",
         "transformer_xl": "kbert.configs.transformer_xl:TransformerXlConfig",
@@ -191,6 +192,7 @@ TABLE = {
     # Encoders, by the kind of their config.
     "encoder": {
         "encoder": "kbert.models.encoder:Encoder",
+        "awd_lstm": "kbert.models.awd_lstm.awd_lstm:AwdLstm",
         "static": "kbert.models.static:Static",
         "reformer": "kbert.models.reformer.reformer:Reformer",
         "transformer_xl": "kbert.models.transformer_xl:TransformerXl",

@@ -1,4 +1,4 @@
-"""The recurrence of an LSTM with a projection, with a custom gradient.
+"""The recurrence of an LSTM, with or without a projection, with a custom gradient.
 
 What does not depend on the previous step is computed for all steps at once: the input's half of the
 gates before the loop, the gradients of all weights after the backward loop. If each step were
@@ -20,31 +20,33 @@ def projected_lstm(
     inputs: Tensor,
     kernel: Tensor,
     bias: Tensor,
-    projection: Tensor,
+    projection: Tensor | None,
     cell: Tensor,
     hidden: Tensor,
     *,
     mask: Tensor = None,
     cell_clip: float | None = None,
     projection_clip: float | None = None,
+    forget_bias: float = 1.0,
 ) -> tuple[Any, Any, Any]:
     """Runs one LSTM over all steps.
 
     The cell is TensorFlow 1's `LSTMCell` with `num_proj` (Sak et al. 2014,
     https://arxiv.org/abs/1402.1128, without peepholes). The gates are in the order input,
-    candidate, forget, output; 1 is added to the forget gate. The cell is clipped before the output
-    gate is applied, the projected output afterwards.
+    candidate, forget, output; `forget_bias` is added to the forget gate. The cell is clipped before
+    the output gate is applied, the projected output afterwards.
 
     Args:
         inputs: (T, B, I); its dtype is also the dtype of the products.
         kernel: (I + P, 4U), rows of the input first.
         bias: (4U,).
-        projection: (U, P).
+        projection: (U, P); None = no projection, so P is U.
         cell: (B, U) float32, cell state before the first step.
         hidden: (B, P) float32, hidden state before the first step.
         mask: (T, B, 1) bool; where it is False the state stays the same. None = all True.
         cell_clip: bound of the absolute cell entries; None = no bound.
         projection_clip: bound of the absolute output entries; None = no bound.
+        forget_bias: number added to the forget gate before its sigmoid.
 
     Returns:
         The hidden state after each step (T, B, P), the last cell (B, U) and the last hidden state
@@ -57,41 +59,47 @@ def projected_lstm(
         >>> tuple(states.shape), float(hidden[0, 0])
         ((5, 1, 2), 0.5)
     """
-    run = _Recurrence(mask, cell_clip, projection_clip)
-    arguments = (inputs, kernel, bias, projection, cell, hidden)
+    run = _Recurrence(mask, cell_clip, projection_clip, forget_bias)
     if keras.backend.backend() == "torch":
         # PyTorch's autograd: Keras' custom gradient on PyTorch allows one output only.
-        return run(*arguments)[0]
-    return ops.custom_gradient(run.with_gradient)(*arguments)
+        return run(inputs, kernel, bias, cell, hidden, projection)[0]
+    projections = [] if projection is None else [projection]
+    return ops.custom_gradient(run.with_gradient)(inputs, kernel, bias, cell, hidden, *projections)
 
 
 class _Recurrence:
-    """Forward and backward pass of `projected_lstm` for one mask and one pair of bounds."""
+    """Forward and backward pass of `projected_lstm` for one mask, and its options."""
 
     def __init__(
-        self, mask: Tensor, cell_clip: float | None, projection_clip: float | None
+        self,
+        mask: Tensor,
+        cell_clip: float | None,
+        projection_clip: float | None,
+        forget_bias: float,
     ) -> None:
         self.masks = [] if mask is None else [mask]
         self.cell_clip = cell_clip
         self.projection_clip = projection_clip
+        self.forget_bias = forget_bias
 
     def __call__(
         self,
         inputs: Tensor,
         kernel: Tensor,
         bias: Tensor,
-        projection: Tensor,
         cell: Tensor,
         hidden: Tensor,
+        projection: Tensor | None = None,
     ) -> Any:
         """Returns the three results of `projected_lstm`, and a list of sequences for `backward`.
 
         The sequences are outputs of `scan`: gates, states and clipping flags of each step.
         """
         steps, rows, width = ops.shape(inputs)
-        units, projected = projection.shape
+        units, projected = _widths(bias, projection)
         dtype = keras.backend.standardize_dtype(inputs.dtype)
-        forget_bias = ops.repeat(ops.convert_to_tensor([0.0, 0.0, 1.0, 0.0], dtype), units)
+        added = ops.convert_to_tensor([0.0, 0.0, self.forget_bias, 0.0], dtype)
+        forget_bias = ops.repeat(added, units)
         gates = ops.matmul(ops.reshape(inputs, (-1, width)), kernel[:width])  # (TB, I) @ (I, 4U)
         gates = ops.reshape(ops.add(gates, bias + forget_bias), (steps, rows, 4 * units))
         recurrent = kernel[width:]  # (P, 4U)
@@ -107,7 +115,9 @@ class _Recurrence:
             cell_inside = ops.equal(unclipped, new_cell)
             squashed = ops.tanh(new_cell)
             output = ops.cast(o * squashed, dtype)
-            unclipped = _wide(ops.matmul(output, projection))  # (B, U) @ (U, P)
+            unclipped = _wide(output)
+            if projection is not None:
+                unclipped = _wide(ops.matmul(output, projection))  # (B, U) @ (U, P)
             new_hidden = _clip(unclipped, self.projection_clip)
             hidden_inside = ops.equal(unclipped, new_hidden)
             if mask:
@@ -127,16 +137,16 @@ class _Recurrence:
         inputs: Tensor,
         kernel: Tensor,
         bias: Tensor,
-        projection: Tensor,
         cell: Tensor,
         hidden: Tensor,
+        projection: Tensor | None = None,
     ) -> Any:
         (states, last_cell, last_hidden), saved = self(
-            inputs, kernel, bias, projection, cell, hidden
+            inputs, kernel, bias, cell, hidden, projection
         )
 
         def gradient(*upstream: Tensor) -> Any:
-            return self.backward(inputs, kernel, projection, hidden, states, saved, upstream)
+            return self.backward(inputs, kernel, bias, projection, hidden, states, saved, upstream)
 
         return (states, last_cell, last_hidden), gradient
 
@@ -144,13 +154,14 @@ class _Recurrence:
         self,
         inputs: Tensor,
         kernel: Tensor,
-        projection: Tensor,
+        bias: Tensor,
+        projection: Tensor | None,
         hidden: Tensor,
         states: Tensor,
         saved: Tensor,
         upstream: Tensor,
     ) -> Any:
-        """Returns the gradients of the six tensor arguments of `projected_lstm`.
+        """Returns the gradients of the tensor arguments of `with_gradient`.
 
         `hidden` (B, P) is the state before the first step, `states` (T, B, P) are those after each;
         `saved` comes from the forward pass. `upstream` has the gradients of the three results.
@@ -158,7 +169,7 @@ class _Recurrence:
         if len(upstream) == 1:  # JAX passes one tuple
             (upstream,) = upstream
         steps, rows, width = ops.shape(inputs)
-        units, projected = projection.shape
+        units, projected = _widths(bias, projection)
         dtype = keras.backend.standardize_dtype(inputs.dtype)
         recurrent = kernel[width:]
 
@@ -174,7 +185,9 @@ class _Recurrence:
                 d_cell = ops.where(mask[0], d_cell, 0.0)
                 d_hidden = ops.where(mask[0], d_hidden, 0.0)
             d_projected = ops.cast(ops.where(hidden_inside, d_hidden, 0.0), dtype)
-            d_output = _wide(_matmul(d_projected, projection, transpose_b=True))  # (B, U)
+            d_output = _wide(d_projected)
+            if projection is not None:
+                d_output = _wide(_matmul(d_projected, projection, transpose_b=True))  # (B, U)
             d_cell = d_cell + _tanh_gradient(squashed, d_output * o)
             d_cell = ops.where(cell_inside, d_cell, 0.0)
             d_gates = ops.concatenate(
@@ -201,20 +214,28 @@ class _Recurrence:
             reverse=True,
         )
         d_gates = ops.reshape(stack(d_gates), (-1, 4 * units))
-        d_projected = ops.reshape(stack(d_projected), (-1, projected))
-        output = ops.reshape(stack(output), (-1, units))
         previous_hidden = ops.cast(ops.concatenate([hidden[None], states], axis=0)[:-1], dtype)
         step_inputs = ops.reshape(
             ops.concatenate([inputs, previous_hidden], axis=-1), (-1, width + projected)
         )
         d_inputs = _matmul(d_gates, kernel[:width], transpose_b=True)  # (TB, 4U) @ (4U, I)
-        return (
+        gradients = (
             ops.reshape(d_inputs, (steps, rows, width)),
             _matmul(step_inputs, d_gates, transpose_a=True),  # (I + P, TB) @ (TB, 4U)
             ops.sum(d_gates, axis=0),
-            _matmul(output, d_projected, transpose_a=True),  # (U, TB) @ (TB, P)
             *carry,
         )
+        if projection is None:
+            return gradients
+        d_projected = ops.reshape(stack(d_projected), (-1, projected))
+        output = ops.reshape(stack(output), (-1, units))
+        return *gradients, _matmul(output, d_projected, transpose_a=True)  # (U, TB) @ (TB, P)
+
+
+def _widths(bias: Tensor, projection: Tensor | None) -> tuple[int, int]:
+    """Returns the units U and the width P of the hidden state."""
+    units = bias.shape[0] // 4
+    return units, units if projection is None else projection.shape[1]
 
 
 def _wide(x: Tensor) -> Tensor:

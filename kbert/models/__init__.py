@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from kbert.core import late
 
 if TYPE_CHECKING:
+    from kbert.models.awd_lstm.awd_lstm import AwdLstm as AwdLstm
     from kbert.models.captured_outputs import capturing as capturing
     from kbert.models.description import (
         Description as Description,

@@ -26,7 +26,7 @@ from kbert.models.blocks import Reads, embeddings_of, last_norm, layer_block, ru
 from kbert.models.from_config import FromConfig
 from kbert.models.inputs_and_outputs import named_inputs, output_spec
 from kbert.models.parts import part_of
-from kbert.models.pooling import MEANS, make_pooler, pool, pooled_positions
+from kbert.models.pooling import ALL_TOKENS, make_pooler, pool, pooled_positions
 from kbert.models.weights import get_arrays
 
 # The last three are for packed rows.
@@ -250,7 +250,9 @@ class Encoder(Registered, FromConfig, keras.Model, sort="encoder"):
         reads = Reads(return_hidden_states, return_attention, return_internals)
         kind = None if self.pooler is None else self.config.pooling
         positions = None if output_positions is None else ops.cast(output_positions, "int32")
-        if positions is None or kind in MEANS or any(reads):  # the last layer computes all tokens
+        if (
+            positions is None or kind in ALL_TOKENS or any(reads)
+        ):  # the last layer computes all tokens
             layers = self._run_layers(inputs, training, reads, None)
             sequence = layers.hidden_states[-1]
             pooled = None if kind is None else pool(self.pooler, kind, sequence, inputs)

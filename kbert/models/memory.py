@@ -13,6 +13,7 @@ import dataclasses
 import math
 from typing import Any
 
+from kbert.configs.awd_lstm import AwdLstmConfig
 from kbert.configs.encoder import EncoderConfig
 from kbert.configs.reformer import LSH, ReformerConfig
 from kbert.configs.seq2seq import Seq2SeqConfig
@@ -121,6 +122,8 @@ def estimate_memory(
     layer, work = max(of_window.values())
     if isinstance(config, ReformerConfig):
         kept_bytes, work = _reversible(config, batch_size, sequence_length, precision), 0
+    elif isinstance(config, AwdLstmConfig):
+        kept_bytes, work = _recurrent(config, batch_size * sequence_length, precision), 0
     elif recompute:
         inputs = batch_size * sequence_length * config.hidden_size * PRECISIONS[precision]
         kept_bytes = min(kept_bytes, config.num_layers * inputs + int(_RECOMPUTED * layer))
@@ -198,6 +201,18 @@ def _reversible(config: ReformerConfig, batch: int, length: int, precision: str)
         if kind == LSH and is_cut:
             buckets += _FULL * tokens * config.num_heads * rounds
     return streams + buckets + largest
+
+
+def _recurrent(config: AwdLstmConfig, tokens: int, precision: str) -> int:
+    """Returns the bytes that all layers of an AWD-LSTM keep for `tokens` tokens in `precision`.
+
+    Each layer keeps its input, its gates before and after their activations with their gradients,
+    and the squashed cell and output; in float32 its cells and hidden states.
+    """
+    kept = [
+        PRECISIONS[precision] * (width + 14 * u) + _FULL * 2 * u for width, u in config.layer_sizes
+    ]
+    return tokens * sum(kept)
 
 
 def layer_memory(

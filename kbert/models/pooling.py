@@ -12,7 +12,7 @@ from kbert.configs.encoder import IDENTITY, EncoderConfig
 from kbert.core.types import Shape, Tensor, Tensors
 from kbert.layers import Dense, LayerNorm, gather_positions
 
-MEANS = ("mean", "late")  # the kinds of pooling that read every token
+ALL_TOKENS = ("mean", "late", "concat")  # the kinds of pooling that read every token
 
 
 def make_pooler(config: EncoderConfig, **kwargs: Any) -> keras.layers.Layer | None:
@@ -81,13 +81,20 @@ def pool(pooler: keras.layers.Layer, kind: str, sequence: Tensor, inputs: Tensor
 
     Args:
         pooler: pooler of the encoder.
-        kind: `pooling` of the config: "first", "last", "mean" or "late".
+        kind: `pooling` of the config: "first", "last", "mean", "late", or "concat": the last, the
+            largest and the mean of the tokens (Howard & Ruder 2018, section 3.3).
         sequence: (B, T, H), last hidden state.
         inputs: inputs of the encoder, by name.
 
     Returns:
-        (B, H), or (B, K, H) with "cls_positions".
+        (B, H), (B, 3H) with "concat", or (B, K, H) with "cls_positions".
     """
+    if kind == "concat":
+        mask = inputs.get("padding_mask")
+        counted = ops.ones_like(sequence[:, :, 0]) if mask is None else mask > 0
+        last = gather_positions(sequence, pooled_positions("last", inputs))[:, 0]
+        largest, mean = pool_tokens(sequence, counted, "max"), token_means(sequence, inputs)
+        return pooler(ops.concatenate([last, largest, mean], axis=-1))
     if kind == "mean":
         return pooler(token_means(sequence, inputs))
     if kind == "late":
@@ -100,7 +107,7 @@ def pool(pooler: keras.layers.Layer, kind: str, sequence: Tensor, inputs: Tensor
 
 
 def pooled_positions(kind: str, inputs: Tensors) -> Tensor:
-    """Returns the positions (B, K) int32 of the tokens that `pool` reads; not for `MEANS`.
+    """Returns the positions (B, K) int32 of the tokens that `pool` reads; not for `ALL_TOKENS`.
 
     `kind` is "first", or "last" for the last token without padding. `inputs` are those of the
     encoder; "cls_positions" among them are returned whatever the kind.

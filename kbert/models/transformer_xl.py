@@ -50,6 +50,10 @@ class TransformerXl(Xlnet):
     )
     first_seen = 1
 
+    def memory_shape(self, rows: Any, tokens: int) -> tuple[Any, ...]:
+        """Returns the shape of "memory" for a batch of `rows` = B and a memory of `tokens` = M."""
+        return (self.config.num_layers, rows, tokens, self.config.hidden_size)
+
     def _make_embeddings(self) -> keras.layers.Layer:
         config, policy = self.config, {"dtype": self.dtype_policy}
         return AdaptiveEmbeddings(

@@ -68,6 +68,8 @@ def test_activations_are_those_of_the_original_code():
             form = "silu"
         elif re.search("^transfo-xl|/reformer|mobilebert|ernie-1.0-base-zh$", name):
             form = "relu"
+        elif name == "awd-lstm":
+            form = "tanh"
         assert family(name).activation == form, name
 
 
@@ -97,7 +99,7 @@ def test_tokenizers():
             kind = "unigram"
         elif "/reformer" in name:  # bytes, and SentencePiece's BPE: none of kbert's
             kind = None
-        elif name.startswith("transfo-xl"):
+        elif name.startswith(("transfo-xl", "awd-lstm")):
             kind = "words"
         elif "mobilebert" in name or name.startswith(
             ("ib-bert", "microsoft/mpnet", "Yitu", "squeezebert")
@@ -334,6 +336,7 @@ for _name in FAMILY:
 REMOTE = {
     "chandar-lab/NeoBERT": 221_665_536,
     "transfo-xl-wt103": 283_885_936,
+    "awd-lstm": 44_262_464,
     **{
         f"mosaicml/mosaic-bert-base{suffix}": 136_777_728
         for suffix in ("", *(f"-seqlen-{length}" for length in (256, 512, 1024, 2048)))

@@ -64,6 +64,10 @@ def test_published_values():
     assert (elmo.initial_accumulator_value, elmo.clip_norm) == (1.0, 10.0)
     assert (elmo.batch_size, elmo.phases, elmo.negatives) == (3 * 128, "20:1", 8192)
     assert elmo.steps == 10 * (768_648_884 // (3 * 128 * 20))
+    ulmfit = recipe("ulmfit")
+    assert (ulmfit.learning_rate, ulmfit.beta_1, ulmfit.beta_2) == (4e-3, 0.7, 0.99)
+    assert (ulmfit.batch_size, ulmfit.phases, ulmfit.memory_length) == (64, "70:1", 70)
+    assert ulmfit.steps == 10 * (103_227_021 // (64 * 70)) == 10 * ulmfit.warmup_steps
     gpt, base, big = recipe("gpt"), recipe("transformer"), recipe("transformer-big")
     assert (gpt.learning_rate, gpt.warmup_steps, gpt.decay) == (2.5e-4, 2_000, "cosine")
     assert (gpt.batch_size, gpt.phases, gpt.weight_decay, gpt.clip_norm) == (64, "512:1", 0.01, 1.0)

@@ -135,6 +135,31 @@ def test_a_memory_s_flags(parse, data_dir, tiny, tiny_vocabulary):
         objective("--masking=span")
 
 
+def test_ulmfit_s_recipe_trains_an_awd_lstm(parse, data_dir, tiny_vocabulary, tmp_path):
+    def task(*flags):
+        options = parse("--recipe=ulmfit", f"--data_dir={data_dir}", "--model_dir=run", *flags)
+        apply_recipe(options)
+        assert (options.decay, options.decay_join) == ("slanted_triangular", "after")
+        manifest = kbert.data.read_manifest(data_dir)
+        tokenizer = kbert.WordPieceTokenizer(tiny_vocabulary)
+        return RememberedText(options, tokenizer, manifest).make_task()
+
+    narrow = ("--set=hidden_size=8", "--set=intermediate_size=12", "--set=weight_dropout=0.5")
+    made = task(*narrow)
+    sizes = [(8, 12), (12, 12), (12, 8)]
+    assert (made.batch_size, made.memory_length, made.encoder.config.layer_sizes) == (64, 70, sizes)
+    assert made.encoder.config.weight_dropout == 0.5
+    model = tmp_path / "model.json"
+    model.write_text(json.dumps({"kind": "awd_lstm", **made.encoder.config.to_dict()}))
+    assert task(f"--model={model}").encoder.config == made.encoder.config
+    made.save_to_preset(tmp_path / "preset")
+    again = task(f"--init_preset={tmp_path / 'preset'}", "--set=weight_dropout=0.2")
+    assert again.encoder.config == made.encoder.config.replace(weight_dropout=0.2)
+    for found, expected in zip(again.get_weights(), made.get_weights(), strict=True):
+        if found.ndim and found.dtype == np.float32:
+            np.testing.assert_array_equal(found, expected)
+
+
 def test_dry_run_shows_tokens_memory_and_time(data_dir, tiny, tmp_path, call, capsys):
     from pipelines import pretrain
 

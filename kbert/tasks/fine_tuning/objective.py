@@ -28,7 +28,7 @@ from kbert.tasks.fine_tuning.sample_weights import (
 )
 from kbert.tasks.fine_tuning.settings import FitSettings
 from kbert.training.optimization import freezing
-from kbert.training.optimization.layer_rates import layer_scales
+from kbert.training.optimization.layer_rates import layer_scales, unfreezing_scales
 from kbert.training.optimization.optimizers import AdamW
 from kbert.training.optimization.schedules import fine_tuning_schedule, settable
 from kbert.training.run.compiled import check_compiled, settings_in_use
@@ -141,13 +141,11 @@ class EpochsObjective(Objective):
         `steps` is the number of updates of the run; a callback may set the learning rate.
         """
         options = self.options
-        schedule = fine_tuning_schedule(options.learning_rate, steps, options.warmup_share)
-        decay = options.layer_decay
         optimizer = AdamW(
-            schedule,
+            fine_tuning_schedule(options.learning_rate, steps, options.warmup_share, options.decay),
             weight_decay=options.weight_decay,
             bias_correction=True,
-            rate_scales={} if decay is None else layer_scales(self.task.model, decay),
+            rate_scales=self._rate_scales(steps),
         )
         # XLA on TensorFlow would recompile for every width of a batch.
         jit_compile = False if keras.backend.backend() == "tensorflow" else "auto"
@@ -158,6 +156,22 @@ class EpochsObjective(Objective):
             jit_compile=jit_compile,
         )
         logging.info("compile() was not called: training with AdamW at %g", options.learning_rate)
+
+    def _rate_scales(self, steps: int) -> dict[str, Any]:
+        """Returns path of a weight -> factor of its rate; `steps` are the updates of the run."""
+        options, model = self.options, self.task.model
+        decay, epochs = options.layer_decay, options.unfreeze_every
+        decayed = None if decay is None else layer_scales(model, decay)
+        if epochs is None:
+            return decayed or {}
+        scales = unfreezing_scales(model, epochs * self.steps_per_epoch, decayed)
+        frozen = sum(scale.first_step >= steps for scale in scales.values())
+        if frozen:
+            logging.warning(
+                "unfreeze_every=%g: %d of the encoder's %d weights stay frozen to the end",
+                *(epochs, frozen, len(scales)),
+            )
+        return scales
 
     def _seed_dropout(self) -> None:
         """Seeds dropout with the setting `seed`, independent of earlier draws of the process."""

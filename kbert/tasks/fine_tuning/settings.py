@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from kbert.core.options import option
+from kbert.training.optimization.settings import OptimizerSettings
 from kbert.training.run.settings import RunSettings
 
 
@@ -29,10 +30,17 @@ class FitSettings(RunSettings):
     )
     warmup_share: float = option(
         0.1,
-        help="Share of the steps for linear warm-up from 0; linear decay follows.",
+        help="Share of the steps for linear warm-up; a decay follows.",
         at_least=0,
         at_most=1,
         compiled=True,
+    )
+    decay: str = OptimizerSettings.with_default(
+        "decay",
+        "linear",
+        help="Decay after warm-up: linear or cosine to 0, constant, or slanted_triangular, "
+        "ULMFiT's, which rises from a 32nd of the peak and falls back to it.",
+        choices=("linear", "cosine", "constant", "slanted_triangular"),
     )
     weight_decay: float = option(
         0.01,
@@ -45,6 +53,14 @@ class FitSettings(RunSettings):
         help="Factor of the learning rate from each layer to the one below, such as ELECTRA's 0.8.",
         at_least=0,
         at_most=1,
+        compiled=True,
+    )
+    unfreeze_every: float | None = option(
+        None,
+        help="Gradual unfreezing: epochs, or a fraction of one, until the next layer is trained "
+        "too, from the top; the head is trained from the start, the embeddings come last. Default: "
+        "all are trained from the start.",
+        above=0,
         compiled=True,
     )
     freeze: tuple[str, ...] = option(

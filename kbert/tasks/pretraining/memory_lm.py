@@ -1,6 +1,7 @@
-"""Transformer-XL's pretraining: predicts next tokens, with a memory of each row's earlier text.
+"""Predicts next tokens with a memory of each row's earlier text: Transformer-XL and AWD-LSTM.
 
-Shapes: B rows, T tokens, L layers, M tokens of a memory, H hidden width.
+Shapes: B rows, T tokens, L layers, M tokens of a memory, H hidden width. An AWD-LSTM's memory is
+the state of all its layers: one layer and one token, wider than H.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from keras import ops
 
 from kbert import inference
 from kbert.configs.base import check_count
-from kbert.configs.transformer_xl import TransformerXlConfig
 from kbert.core.late import tf
 from kbert.core.types import Tensors, Terms
 from kbert.layers.adaptive import AdaptiveSoftmax
@@ -28,24 +28,27 @@ from kbert.training.step.state import DerivedMetrics
 
 
 class MemoryLM(RemembersRows, EncoderTask):
-    """A Transformer-XL that predicts the next token, with an adaptive softmax.
+    """A Transformer-XL or an AWD-LSTM that predicts the next token.
 
-    (Dai et al. 2019, https://arxiv.org/abs/1901.02860, sections 3.2 and 3.3.) Train with `fit` on
-    the batches of `kbert.data.causal_dataset(runs=True)`, in which row b continues where row b of
-    the previous batch ended. Every token also attends to the hidden states of the `memory_length`
-    tokens before its row. This memory is saved with checkpoints; no gradient flows through it. The
-    loss `lm_loss` is the mean cross entropy over all tokens with weight. Metric: `perplexity`, the
-    exponential of the loss.
+    (Dai et al. 2019, https://arxiv.org/abs/1901.02860, sections 3.2 and 3.3; Merity et al. 2017,
+    https://arxiv.org/abs/1708.02182.) The softmax is tied to the token tables; with the `cutoffs`
+    of a Transformer-XL it is adaptive. Train with `fit` on the batches of
+    `kbert.data.causal_dataset(runs=True)`, in which row b continues where row b of the previous
+    batch ended. A token of a Transformer-XL also attends to the hidden states of the
+    `memory_length` tokens before its row; an AWD-LSTM begins a row with its last state. This memory
+    is saved with checkpoints; no gradient flows through it. The loss `lm_loss` is the mean cross
+    entropy over all tokens with weight. Metric: `perplexity`, the exponential of `lm_loss`.
 
     Args:
-        encoder: a `kbert.Encoder` with a `TransformerXlConfig`.
+        encoder: a `kbert.Encoder` with a `TransformerXlConfig` or an `AwdLstmConfig`.
         tokenizer: tokenizer of the encoder; its "sep" token ends a text.
-        memory_length: tokens of the memory (M).
+        memory_length: tokens of the memory (M), and tokens that `predict` reads at once. An
+            AWD-LSTM's state has one size whatever M is.
         batch_size: rows of a global batch, over all devices.
         name: name of the model.
 
     Raises:
-        TypeError: the encoder is not a Transformer-XL.
+        TypeError: the encoder has no such memory.
         ValueError: the vocabularies differ, or a number is out of range.
 
     Example:
@@ -76,23 +79,23 @@ class MemoryLM(RemembersRows, EncoderTask):
         name: str = "memory_lm",
     ) -> None:
         super().__init__(encoder, tokenizer, name=name)
-        if encoder.config.kind != TransformerXlConfig.kind:
+        if not hasattr(encoder, "memory_shape"):
             raise TypeError(
-                "The encoder must be a Transformer-XL, made of a TransformerXlConfig. "
-                f"Received: {encoder.config!r}"
+                "The encoder must be a Transformer-XL, made of a TransformerXlConfig, or an "
+                f"AWD-LSTM, made of an AwdLstmConfig. Received: {encoder.config!r}"
             )
         for setting, number in (("memory_length", memory_length), ("batch_size", batch_size)):
             check_count(setting, number, minimum=1)
         self.memory_length = memory_length
         self.batch_size = batch_size
-        config = encoder.config
         self.softmax = AdaptiveSoftmax(
             encoder.embeddings,
-            initializer_range=config.initializer_range,
+            initializer_range=encoder.config.initializer_range,
             name="softmax",
             dtype=encoder.dtype_policy,
         )
-        self.remember((config.num_layers, batch_size, memory_length * config.hidden_size))
+        layers, rows, tokens, width = self._memory_shape(batch_size)
+        self.remember((layers, rows, tokens * width))
         self.build()
 
     @property
@@ -118,9 +121,8 @@ class MemoryLM(RemembersRows, EncoderTask):
                 f"Received: {', '.join(sorted(batch))}"
             )
         state = self.recall(batch, training)  # (L, b, MH)
-        layers, rows, _ = ops.shape(state)
-        shape = (layers, rows, self.memory_length, self.encoder.config.hidden_size)
-        outputs = self({**batch, "memory": ops.reshape(state, shape)}, training=training)
+        memory = ops.reshape(state, self._memory_shape(ops.shape(state)[1]))
+        outputs = self({**batch, "memory": memory}, training=training)
         self.keep(ops.reshape(ops.cast(outputs["memory"], "float32"), ops.shape(state)), training)
         losses = self.softmax.losses(outputs["sequence"], batch["targets"])
         weights = ops.cast(batch["weights"], "float32")
@@ -200,8 +202,7 @@ class MemoryLM(RemembersRows, EncoderTask):
         return tf.pad(rows, [[0, 0], padding], constant_values=self.tokenizer.sep_id), counts
 
     def _memory_shape(self, rows: Any) -> tuple[Any, ...]:
-        config = self.encoder.config
-        return (config.num_layers, rows, self.memory_length, config.hidden_size)
+        return self.encoder.memory_shape(rows, self.memory_length)
 
     def _read(self, rows: Any, counts: Any, first: Any, memory: Any) -> tuple[Any, Any]:
         """Returns log-likelihoods (B,) of the M tokens after column `first`, and the next memory.

@@ -21,6 +21,7 @@ class RemembersRows(Task):
     """
 
     state: keras.Variable | None = None
+    _keeps = True
 
     def remember(self, shape: Sequence[int]) -> None:
         """Creates the memory, zeros of `shape` (…, B, W): W numbers per row of a global batch."""
@@ -40,10 +41,20 @@ class RemembersRows(Task):
 
     def keep(self, state: Tensor, training: bool) -> None:
         """Stores the memory (…, b, W) for the next batch, of the training or of an evaluation."""
-        write_rows(self._kept(training), ops.stop_gradient(ops.cast(state, "float32")))
+        if self._keeps:
+            write_rows(self._kept(training), ops.stop_gradient(ops.cast(state, "float32")))
+
+    def loss_denominators(self, batch: Tensors) -> Tensor:
+        # A graph prunes the model only if nothing is written. On JAX a training step has no values
+        # of the evaluation's memory, so that of the training is read.
+        self._keeps = False
+        try:
+            return super().loss_denominators(batch)
+        finally:
+            self._keeps = True
 
     def _kept(self, training: bool) -> Any:
-        return self.state if training else self._evaluation_state.value
+        return self.state if training or not self._keeps else self._evaluation_state.value
 
     @property
     def metrics(self) -> list:

@@ -1,5 +1,6 @@
-"""Layer-wise learning rates: lower for lower layers, or one layer after another."""
+"""Layer-wise learning rates: lower for lower layers, later for lower layers, or in turn."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import keras
@@ -35,9 +36,19 @@ def layer_scales(encoder: keras.Model, decay: float) -> dict[str, float]:
     """
     if not 0 < decay <= 1:
         raise ValueError(f"The layer decay must be above 0 and at most 1. Received: {decay}")
+    depths = _depths(encoder, "A layer decay")
+    head = encoder.config.num_layers + 2
+    return {path: decay ** (head - depth) for path, depth in depths.items()}
+
+
+def _depths(encoder: keras.Model, what: str) -> dict[str, int]:
+    """Returns path of each trainable weight of an encoder -> its depth, see `layer_scales`.
+
+    Raises ValueError, which names `what` needs the depths, if the encoder has no blocks.
+    """
     if not hasattr(encoder, "blocks"):
         raise ValueError(
-            "A layer decay requires an encoder of Transformer blocks. "
+            f"{what} requires a kbert.Encoder or a kbert.models.DecoderEncoder. "
             f"Received: a {type(encoder).__name__}"
         )
     layers, blocks = encoder.config.num_layers, encoder.blocks
@@ -55,9 +66,73 @@ def layer_scales(encoder: keras.Model, decay: float) -> dict[str, float]:
     if encoder.pooler is not None:
         parts[encoder.pooler] = layers + 1
     return {
-        weight.path: decay ** (layers + 2 - depth)
-        for part, depth in parts.items()
-        for weight in part.trainable_weights
+        weight.path: depth for part, depth in parts.items() for weight in part.trainable_weights
+    }
+
+
+@keras.saving.register_keras_serializable("kbert")
+class Unfreezing(keras.optimizers.schedules.LearningRateSchedule):
+    """Factor of the learning rate of weights that are frozen at first: 0 before a step.
+
+    Args:
+        first_step: Updates before the first one that changes the weights.
+        scale: Factor from then on.
+
+    Example:
+        >>> unfreezing = Unfreezing(10, scale=0.5)
+        >>> [float(unfreezing(step)) for step in (0, 9, 10, 99)]
+        [0.0, 0.0, 0.5, 0.5]
+    """
+
+    def __init__(self, first_step: int, scale: float = 1.0) -> None:
+        self.first_step, self.scale = first_step, scale
+
+    def __call__(self, step: Tensor) -> Tensor:
+        is_frozen = ops.cast(step, "int32") < self.first_step
+        return ops.where(is_frozen, 0.0, ops.cast(self.scale, "float32"))
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns the constructor's arguments."""
+        return {"first_step": self.first_step, "scale": self.scale}
+
+
+def unfreezing_scales(
+    encoder: keras.Model, steps: float, scales: Mapping[str, float] | None = None
+) -> dict[str, Unfreezing]:
+    """Returns factors of the learning rate that unfreeze an encoder layer by layer, from the top.
+
+    (Howard & Ruder 2018, https://arxiv.org/abs/1801.06146, section 3.3, "gradual unfreezing".) A
+    head and the pooler, which is part of a task's head, are trained from the start. The last layer
+    follows after `steps` updates, the layer below after twice as many, and so on; the embeddings
+    are last. The depths of weights are those of `layer_scales`.
+
+    Before its turn a weight has the rate 0, so neither gradients nor weight decay change it. Its
+    moments already follow its gradients, and its gradients count in the global norm. So its first
+    update is of the usual size, and the factor depends on the step alone: a run resumes exactly.
+
+    Args:
+        encoder: A `kbert.Encoder` or a `kbert.models.DecoderEncoder`.
+        steps: Updates from one layer's turn to the next, above 0. The step of a turn is rounded.
+        scales: Factors after a weight's turn has begun, such as those of `layer_scales`; None = 1.
+
+    Returns:
+        Path of each trainable weight of the encoder -> factor, for `AdamW(rate_scales=…)`.
+
+    Raises:
+        ValueError: `steps` is not positive, or the encoder has no layers or no trainable weights.
+    """
+    if not steps > 0:
+        raise ValueError(f"The steps between two layers must be above 0. Received: {steps}")
+    depths = _depths(encoder, "Gradual unfreezing")
+    if not depths:
+        raise ValueError(
+            "Gradual unfreezing requires an encoder with trainable weights: do not freeze all of "
+            f"them. Received: a {type(encoder).__name__} without any"
+        )
+    top = encoder.config.num_layers + 1
+    return {
+        path: Unfreezing(round((top - depth) * steps), 1.0 if scales is None else scales[path])
+        for path, depth in depths.items()
     }
 
 

@@ -9,11 +9,13 @@ from keras import ops
 from kbert.core.types import Tensor
 from kbert.training.optimization.settings import DECAY_SHARE, DECAYS, JOINS
 
+TRIANGLE_RATIO = 32  # peak of the slanted triangle over its lowest rate
+
 
 def fine_tuning_schedule(
-    learning_rate: float, total_steps: int, warmup_share: float = 0.1
+    learning_rate: float, total_steps: int, warmup_share: float = 0.1, decay: str = "linear"
 ) -> "WarmupDecay":
-    """Returns a schedule of linear warm-up over a share of the run, then linear decay to 0.
+    """Returns a schedule of linear warm-up over a share of the run, then a decay.
 
     The two meet at the peak, as in transformers' `get_linear_schedule_with_warmup`. In BERT's own
     program the rate drops at that point (`join="switch"` of `WarmupDecay`).
@@ -22,6 +24,7 @@ def fine_tuning_schedule(
         learning_rate: Peak learning rate.
         total_steps: Steps of the run.
         warmup_share: Share of the run that is warm-up, from 0 to 1.
+        decay: One of the decays of `WarmupDecay`; "linear" goes to 0.
 
     Returns:
         The schedule.
@@ -37,7 +40,7 @@ def fine_tuning_schedule(
     if not 0 <= warmup_share <= 1:
         raise ValueError(f"`warmup_share` must be from 0 to 1. Received: {warmup_share}")
     warmup_steps = round(warmup_share * total_steps)
-    return WarmupDecay(learning_rate, total_steps, warmup_steps, join="after")
+    return WarmupDecay(learning_rate, total_steps, warmup_steps, decay, join="after")
 
 
 @keras.saving.register_keras_serializable("kbert")
@@ -62,13 +65,18 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
         total_steps: Step at which the decay ends; the rate stays constant after it.
         warmup_steps: Steps of the linear rise; 0 for none.
         decay: `"linear"` (to 0), `"cosine"` (half a wave, to 0), `"polynomial"` (the linear decay
-            to the power `power`), `"constant"` (no decay), `"inverse_sqrt"` or `"wsd"`.
+            to the power `power`), `"constant"` (no decay), `"inverse_sqrt"`, `"wsd"` or
+            `"slanted_triangular"`.
             `"inverse_sqrt"` is the Transformer's: `learning_rate * sqrt(warmup_steps / step)`. It
             has no end, and meets the warm-up at the peak with every `join`. The paper's peak is
             `(hidden_size * warmup_steps) ** -0.5` (Vaswani et al. 2017, section 5.3).
             `"wsd"` (warm-up, stable, decay) stays at the peak and falls to 0 over the last
             `decay_share` of the run. The factor is one minus the root of the share of the fall
             that is over (Hägele et al. 2024, section 3, https://arxiv.org/abs/2405.18392).
+            `"slanted_triangular"` rises linearly from a 32nd of the peak and falls linearly back to
+            it, for `join="after"` (Howard & Ruder 2018, equation 3, with `cut = warmup_steps`,
+            `cut_frac = warmup_steps / total_steps` and `ratio = 32`,
+            https://arxiv.org/abs/1801.06146).
         power: Exponent of `"polynomial"`.
         join: How warm-up and decay meet: `"switch"`, `"product"`, `"after"` or `"constant"`.
         decay_share: Share of the run over which `"wsd"` falls.
@@ -89,6 +97,9 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
         >>> schedule = WarmupDecay(1.0, 100, 10, "wsd", decay_share=0.2)
         >>> [round(float(schedule(step)), 3) for step in (5, 10, 80, 85, 100)]
         [0.5, 1.0, 1.0, 0.5, 0.0]
+        >>> schedule = WarmupDecay(3.2, 100, 10, "slanted_triangular", join="after")
+        >>> [round(float(schedule(step)), 3) for step in (0, 5, 10, 55, 100)]
+        [0.1, 1.65, 3.2, 1.65, 0.1]
     """
 
     def __init__(
@@ -125,6 +136,11 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
             raise ValueError(
                 "`decay_share` requires decay='wsd'. "
                 f"Received: decay={decay!r}, decay_share={decay_share}"
+            )
+        if decay == "slanted_triangular" and join != "after":
+            raise ValueError(
+                "The two sides of decay='slanted_triangular' meet at the peak: `join` must be "
+                f"'after'. Received: join={join!r}"
             )
         if decay == "inverse_sqrt" and not warmup_steps:
             raise ValueError(
@@ -164,6 +180,8 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
                 share = share * ops.minimum(rise, 1.0)
             else:
                 share = ops.where(step < self.warmup_steps, rise, share)
+        if self.decay == "slanted_triangular":
+            share = (1.0 + share * (TRIANGLE_RATIO - 1)) / TRIANGLE_RATIO
         return self.learning_rate * share
 
     def get_config(self) -> dict[str, Any]:

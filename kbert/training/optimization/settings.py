@@ -3,7 +3,10 @@
 from kbert.catalog.recipe import OPTIMIZER_SETTINGS
 from kbert.core.options import Options, option
 
-DECAYS = ("linear", "cosine", "polynomial", "inverse_sqrt", "constant", "wsd")
+DECAYS = (
+    *("linear", "cosine", "polynomial", "inverse_sqrt", "constant", "wsd"),
+    "slanted_triangular",
+)
 JOINS = ("switch", "product", "after", "constant")
 DECAY_SHARE = 0.1
 WARMUP_STEPS = 10_000  # BERT's, of a million (README of google-research/bert)
@@ -40,7 +43,8 @@ class OptimizerSettings(Options):
     decay: str = option(
         "linear",
         help="Decay after warm-up; to 0 unless constant or the Transformer's inverse_sqrt. "
-        "wsd: constant at the peak, then decay over the last --decay_share of the run.",
+        "wsd: constant at the peak, then decay over the last --decay_share of the run; "
+        "slanted_triangular, with --decay_join=after: ULMFiT's, from a 32nd of the peak and back.",
         choices=DECAYS,
         compiled=True,
     )

@@ -17,7 +17,8 @@ from kbert.data import as_table
 from kbert.models.weights import get_arrays
 from kbert.tasks import TextClassifier
 from kbert.tasks.fine_tuning.settings import FitSettings
-from kbert.training import Checkpoints, NonFiniteLoss
+from kbert.training import AdamW, Checkpoints, NonFiniteLoss
+from kbert.training.optimization.schedules import fine_tuning_schedule
 from tests.harness import assert_close
 from tests.processes import run_alone
 
@@ -345,6 +346,79 @@ def test_frozen_weights_stay_and_move_again_in_the_next_fit(config, tokenizer):
     task.fit(*data(16), layer_decay=0.8, **options)
     after = get_arrays(task.encoder, "encoder")
     assert np.abs(after["encoder/embeddings/token"] - before["encoder/embeddings/token"]).max() > 0
+
+
+class Unfrozen(keras.callbacks.Callback):
+    """Notes after each step which parts of the encoder differ from their first values by a bit."""
+
+    def __init__(self, task, stop_after=None):
+        super().__init__()
+        self.encoder, self.stop_after, self.parts = task.encoder, stop_after, []
+        self.first = get_arrays(task.encoder, "encoder")
+
+    def on_train_batch_end(self, batch, logs=None):
+        now = get_arrays(self.encoder, "encoder")
+        moved = [name for name in now if (now[name] != self.first[name]).any()]
+        self.parts.append({name.split("/")[1] for name in moved})
+        if len(self.parts) == self.stop_after:
+            raise KeyboardInterrupt
+
+
+UNFREEZING = {"learning_rate": 1e-2, "unfreeze_every": 0.5, "batch_size": 4, "verbose": 0}
+UNFREEZING |= {"layer_decay": 1 / 2.6, "decay": "slanted_triangular", "epochs": 2}
+
+
+def test_layers_are_unfrozen_one_after_another_and_resume_so(config, tokenizer, tmp_path):
+    """Of 8 steps the head alone has 2, then the layer is trained too, from the fifth on all."""
+    whole = make(config, tokenizer)
+    noted = Unfrozen(whole)
+    history = whole.fit(*data(16), callbacks=[noted], **UNFREEZING)
+    top, layer = {"pooler"}, {"pooler", "layers"}
+    assert noted.parts == [top, top, layer, layer, *4 * [{*layer, "embeddings"}]]
+    schedule = fine_tuning_schedule(1e-2, 8, 0.1, "slanted_triangular")
+    mean = np.mean([float(schedule(step)) for step in range(4, 8)])
+    assert history.history["learning_rate"][-1] == pytest.approx(mean)
+
+    options = {**UNFREEZING, "model_dir": tmp_path, "checkpoint_every": 1}
+    stopped = make(config, tokenizer)
+    with pytest.raises(KeyboardInterrupt):
+        stopped.fit(*data(16), callbacks=[Unfrozen(stopped, stop_after=3)], **options)
+    again = make(config, tokenizer)
+    again.fit(*data(16), **options)
+    for found, wanted in zip(again.get_weights(), whole.get_weights(), strict=True):
+        np.testing.assert_array_equal(found, wanted)
+    with pytest.raises(ValueError, match=r"unfreeze_every was 0.5, is None"):
+        make(config, tokenizer).fit(*data(16), **{**options, "unfreeze_every": None})
+
+
+def test_frozen_weights_are_not_unfrozen(config, tokenizer, caplog):
+    task = make(config, tokenizer)
+    noted = Unfrozen(task)
+    task.fit(*data(16), freeze="encoder/embeddings/*", callbacks=[noted], **UNFREEZING)
+    assert noted.parts[-1] == {"pooler", "layers"}
+    with pytest.raises(ValueError, match=r"encoder with trainable weights.*a Encoder without any"):
+        task.fit(*data(16), freeze="encoder/*", **UNFREEZING)
+    with caplog.at_level("WARNING", logger="absl"):
+        task.fit(*data(16), **{**UNFREEZING, "unfreeze_every": 2})
+    assert "unfreeze_every=2: 17 of the encoder's 19 weights stay frozen to the end" in caplog.text
+    task.compile(AdamW(1e-3))
+    with pytest.raises(ValueError, match=r"compiled .* Received: unfreeze_every=1.0"):
+        task.fit(*data(16), unfreeze_every=1.0)
+
+
+@pytest.mark.slow
+def test_two_replicas_unfreeze_as_one(config, tokenizer, mirrored):
+    config = config.replace(dropout=0.0, attention_dropout=0.0)
+    tasks = [make(config, tokenizer)]
+    with mirrored.scope():
+        tasks.append(make(config, tokenizer))
+    tasks[1].set_weights(tasks[0].get_weights())
+    noted = [Unfrozen(task) for task in tasks]
+    for task, callback in zip(tasks, noted, strict=True):
+        task.fit(*data(16), callbacks=[callback], **UNFREEZING)
+    assert noted[0].parts == noted[1].parts
+    for found, wanted in zip(tasks[1].get_weights(), tasks[0].get_weights(), strict=True):
+        assert_close(found, wanted, 1e-4)
 
 
 def test_chunks_and_batches_change_no_answer(config, tokenizer, monkeypatch):

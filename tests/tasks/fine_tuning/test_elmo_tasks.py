@@ -247,5 +247,5 @@ def test_what_does_not_fit_is_told():
     )
     with pytest.raises(ValueError, match=r"Encoder with max_characters=None.*max_characters=12"):
         TextClassifier(kbert.Encoder(config), tokenizer, ["a", "b"])
-    with pytest.raises(ValueError, match=r"of Transformer blocks. Received: a ElmoEncoder"):
+    with pytest.raises(ValueError, match=r"requires a kbert.Encoder or .*Received: a ElmoEncoder"):
         classifier().fit(*texts(8), layer_decay=0.8)

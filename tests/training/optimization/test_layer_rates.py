@@ -1,3 +1,4 @@
+import keras
 import numpy as np
 import pytest
 from keras import ops
@@ -5,8 +6,8 @@ from keras import ops
 import kbert
 from kbert.models import DecoderEncoder
 from kbert.training.optimization.freezing import freeze
-from kbert.training.optimization.layer_rates import layer_scales
-from kbert.training.optimization.optimizers import AdamW, decays
+from kbert.training.optimization.layer_rates import Unfreezing, layer_scales, unfreezing_scales
+from kbert.training.optimization.optimizers import AdamW, Lamb, StableAdamW, decays
 from kbert.training.optimization.schedules import fine_tuning_schedule
 from tests.harness import KINDS, tiny_config
 from tests.models.generators.tiny import tiny_decoder
@@ -101,3 +102,52 @@ def test_frozen_weights_have_no_rate():
 def test_a_decay_out_of_range_is_refused(decay):
     with pytest.raises(ValueError, match=r"above 0 and at most 1. Received"):
         layer_scales(kbert.Encoder(tiny_config()), decay)
+
+
+def test_layers_are_unfrozen_from_the_top():
+    """Howard & Ruder 2018, section 3.3: the last layer first, then the next lower one."""
+    encoder = kbert.Encoder(tiny_config(num_layers=3))
+    scales = unfreezing_scales(encoder, 2.5, layer_scales(encoder, 0.5))
+    assert set(scales) == {v.path for v in encoder.weights}
+    parts = {path.split("/")[1]: (x.first_step, x.scale) for path, x in scales.items()}
+    expected = {"pooler": (0, 0.5), "layers_2": (2, 0.25), "layers_1": (5, 0.125)}
+    assert parts == {**expected, "layers_0": (8, 2**-4), "embeddings": (10, 2**-5)}
+    assert {x.scale for x in unfreezing_scales(encoder, 1).values()} == {1.0}
+
+
+@pytest.mark.parametrize("kind", [AdamW, StableAdamW, Lamb], ids=["adamw", "stable", "lamb"])
+def test_a_frozen_layer_stays_to_the_bit_and_then_moves_as_usual(kind):
+    """Its moments follow its gradients from the first step, so bias correction is right."""
+    layer = keras.layers.Dense(3)
+    layer.build((None, 4))
+    kernel = layer.kernel
+    before = ops.convert_to_numpy(kernel.value)
+    optimizer = kind(
+        0.1, weight_decay=0.1, bias_correction=True, rate_scales={kernel.path: Unfreezing(3, 0.5)}
+    )
+    optimizer.build(layer.weights)
+    optimizer = kind.from_config(optimizer.get_config())
+    rng = np.random.default_rng(0)
+    gradients = [
+        [rng.normal(size=w.shape).astype("float32") for w in layer.weights] for _ in "abcd"
+    ]
+    for step, arrays in enumerate(gradients):
+        assert np.array_equal(ops.convert_to_numpy(kernel.value), before), step
+        optimizer.apply([ops.convert_to_tensor(g) for g in arrays], layer.weights)
+    if kind is AdamW:
+        m = sum(0.1 * 0.9 ** (3 - n) * g[0] for n, g in enumerate(gradients)) / (1 - 0.9**4)
+        v = sum(1e-3 * 0.999 ** (3 - n) * g[0] ** 2 for n, g in enumerate(gradients))
+        step = m / (np.sqrt(v) + 1e-6) * np.sqrt(1 - 0.999**4) + 0.1 * before
+        np.testing.assert_allclose(ops.convert_to_numpy(kernel.value), before - 0.05 * step, 1e-5)
+    assert not np.array_equal(ops.convert_to_numpy(kernel.value), before)
+
+
+def test_what_cannot_be_unfrozen_is_refused():
+    encoder = kbert.Encoder(tiny_config())
+    with pytest.raises(ValueError, match=r"must be above 0. Received: 0"):
+        unfreezing_scales(encoder, 0)
+    with pytest.raises(ValueError, match=r"Gradual unfreezing requires a kbert.Encoder.*: a Dense"):
+        unfreezing_scales(keras.layers.Dense(2), 1)
+    freeze(encoder, "*")
+    with pytest.raises(ValueError, match=r"requires an encoder with trainable.*Encoder without"):
+        unfreezing_scales(encoder, 1)

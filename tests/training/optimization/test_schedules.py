@@ -50,6 +50,25 @@ def test_fairseqs_formula():
     assert found[10] == pytest.approx(peak)
 
 
+def test_slanted_triangle():
+    """Howard & Ruder 2018, equation 3, at every step."""
+    total, peak, cut_frac, ratio = 200, 4e-3, 0.1, 32
+    cut = int(total * cut_frac)
+
+    def paper(step):
+        p = step / cut if step < cut else 1 - (step - cut) / (cut * (1 / cut_frac - 1))
+        return peak * (1 + p * (ratio - 1)) / ratio
+
+    steps = range(total + 1)
+    found = rates(fine_tuning_schedule(peak, total, cut_frac, "slanted_triangular"), steps)
+    assert found == pytest.approx([paper(s) for s in steps], rel=1e-5)
+    # Of a length that has no whole step at its tenth, the paper's formula would end below 0.
+    found = rates(fine_tuning_schedule(peak, 19, cut_frac, "slanted_triangular"), (0, 2, 19, 30))
+    assert found == pytest.approx([peak / ratio, peak, peak / ratio, peak / ratio])
+    with pytest.raises(ValueError, match=r"`join` must be 'after'. Received: join='switch'"):
+        WarmupDecay(peak, total, cut, "slanted_triangular")
+
+
 def test_warm_up_stable_decay():
     """Hägele et al. 2024, equation 1 with 1 - sqrt: the peak until the last share of the run."""
     total, warmup, peak, begin = 100, 10, 1e-3, 60
