@@ -15,6 +15,7 @@ from kbert.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from kbert import (
+        analysis as analysis,
         catalog as catalog,
         checkpoints as checkpoints,
         configs as configs,
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
         visualization as visualization,
         word_vectors as word_vectors,
     )
+    from kbert.analysis.probing import probe as probe
+    from kbert.analysis.surfaces import loss_surface as loss_surface
     from kbert.catalog.families import family as family
     from kbert.catalog.recipes import recipe as recipe
     from kbert.configs.decoder import DecoderConfig as DecoderConfig

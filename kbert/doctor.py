@@ -45,7 +45,7 @@ EXTRAS = {
     "onnx": "kbert-export --format=onnx",
     "openvino": "kbert-export --format=openvino",
     "serve": "kbert-serve",
-    "sklearn": "pipelines with kbert.TextFeatures, kbert.metrics.v_measure, projection by t-SNE",
+    "sklearn": "kbert.TextFeatures in pipelines, kbert.probe, kbert.metrics.v_measure, t-SNE",
     "tensorboard": "the curves of --tensorboard, keras.callbacks.TensorBoard",
     "test": "make test",
     "umap": "kbert.visualization.projection by UMAP",

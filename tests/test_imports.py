@@ -23,6 +23,7 @@ RANKS = {
     **dict.fromkeys(("conversion", "visualization", "__init__"), 4),
     "edit": 3.2,
     "extraction": 3.9,
+    "analysis": 3.95,
     "export": 4,
     "experiments": 4.2,
     **dict.fromkeys(("distillation", "serve"), 5),
@@ -30,6 +31,9 @@ RANKS = {
 # Inside a subpackage: what stands in a line imports from the lines above it alone (and, a
 # subfolder, from itself). So no two subfolders lean on each other.
 ORDER = {
+    "analysis": """
+        probing surfaces syntax
+    """,
     "core": """
         devices finite in_memory late options ragged text_table types
         contexts graphs protocols registry
@@ -200,7 +204,8 @@ ORDER = {
     """,
     "visualization": """
         attention_reading canvas
-        attention_page flow learning_curve matrices names positions scores
+        attention_page flow learning_curve matrices names positions probes scores sizes
+        surfaces
         answers attention_drawing report_page trade_off vectors
     """,
     "word_vectors": """

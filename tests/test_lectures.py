@@ -315,3 +315,59 @@ def test_a_pair_of_shoes_is_four_times_as_likely_as_a_cart():
     answer = task.predict("she bought a [MASK] of shoes", top_k=2)[0]
     assert answer["tokens"] == [["pair", "cart"]]
     assert answer["probabilities"][0] == pytest.approx([0.8, 0.2])
+
+
+# BERT, section A.2: a million steps of 256 sequences of 512 tokens over 3.3 billion words are "40
+# epochs" or so. Nine tenths of the steps have 128 tokens: what is really read is 13 epochs.
+def test_a_million_steps_are_about_40_epochs():
+    bert, words = kbert.recipe("bert"), 3.3e9
+    assert (bert.steps, bert.batch_size, bert.phases) == (1_000_000, 256, "128:0.9,512:0.1")
+    assert bert.batch_size * 512 == 131_072  # the paper says 128,000 tokens
+    assert bert.steps * bert.batch_size * 512 / words == pytest.approx(40, abs=0.5)
+    phases = [phase.split(":") for phase in bert.phases.split(",")]
+    tokens = sum(int(length) * float(share) for length, share in phases)
+    assert bert.steps * bert.batch_size * tokens / words == pytest.approx(13, abs=0.5)
+
+
+# BERT, slide "Two objectives": the loss of pretraining is the sum of both means.
+@pytest.mark.tensorflow
+def test_the_loss_is_the_sum_of_both_objectives(uncased, corpus):
+    config = kbert.family("bert-tiny").replace(num_layers=1, hidden_size=16, num_heads=2)
+    task = kbert.tasks.Pretraining(kbert.Encoder(config), uncased)
+    task.compile(kbert.training.AdamW(1e-4))
+    rows = kbert.data.pretraining_dataset(corpus, uncased, sequence_length=32, batch_size=8)
+    values = task.evaluate(rows.take(2), verbose=0, return_dict=True)
+    assert values["mlm_loss"] == pytest.approx(np.log(30_522), rel=0.05)  # both are untrained
+    assert values["nsp_loss"] == pytest.approx(np.log(2), rel=0.05)
+    assert values["loss"] == pytest.approx(values["mlm_loss"] + values["nsp_loss"], rel=1e-6)
+
+
+# BERT, README of May 2019: "pro ##ba ##bility" is masked as a whole, or not at all.
+@pytest.mark.parametrize(("masking", "whole"), [("whole_word", True), ("token", False)])
+def test_probability_is_masked_whole(tmp_path, masking, whole):
+    words = "the high low of a day is our".split()
+    tokenizer = kbert.WordPieceTokenizer(
+        [*SPECIAL_TOKENS, *words, ".", "pro", "##ba", "##bility"], lowercase=True
+    )
+    assert [tokenizer.id_to_token(i) for i in tokenizer.encode(["probability"]).to_list()[0]] == [
+        *("pro", "##ba", "##bility")
+    ]
+    rng = np.random.default_rng(0)
+    sentences = [" ".join(rng.permutation([*words, "probability"])) + "." for _ in range(2_000)]
+    (tmp_path / "text.txt").write_text(
+        "\n\n".join(map("\n".join, np.split(np.array(sentences), 50)))
+    )
+    rows = kbert.data.pretraining_dataset(
+        [str(tmp_path / "text.txt")], tokenizer, batch_size=32, epochs=1, masking=masking
+    )
+    first, counts = tokenizer.token_to_id("pro"), collections.Counter()
+    for batch in rows.as_numpy_iterator():
+        was, chosen = batch["token_ids"].copy(), np.zeros(batch["token_ids"].shape, bool)
+        row, column = np.nonzero(batch["mask_weights"])
+        position = batch["mask_positions"][row, column]
+        was[row, position] = batch["mask_ids"][row, column]
+        chosen[row, position] = True
+        starts = np.nonzero((was[:, :-2] == first) & (was[:, 2:] == first + 2))
+        counts.update(sum(chosen[starts[0], starts[1] + i].astype(int) for i in range(3)).tolist())
+    assert counts[0] > counts[3]
+    assert (set(counts) == {0, 3}) if whole else {1, 2} <= set(counts)

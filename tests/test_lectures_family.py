@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import kbert
+from kbert.catalog.distillation import DISTILLATIONS
 from kbert.data.corpus.records import token_dtype
 from kbert.data.masking.hashing import fold
 from kbert.data.masking.ngrams import NGRAM_WEIGHTS, SPAN_WEIGHTS, draw_lengths
@@ -292,3 +293,35 @@ def test_sentence_order_swaps_half_of_the_pairs(corpus, tokenizer):
     )
     assert len(labels) > 200
     assert labels.mean() == pytest.approx(0.5, abs=0.1)
+
+
+# XLNet, section 2.3: only the last tokens of an order are predicted, 1 / K of them; K = 6.
+def test_xlnet_predicts_a_sixth_of_the_tokens(corpus, tokenizer):
+    recipe = kbert.recipe("xlnet")
+    assert recipe.masked_share == pytest.approx(1 / 6)
+    options = {"masking": recipe.masking, "masked_share": recipe.masked_share}
+    predicted = tokens = 0
+    for batch in batches(corpus, tokenizer, segments="single", **options):
+        full = batch["padding_mask"].all(1)
+        predicted += batch["mask_weights"][full].sum()
+        tokens += batch["padding_mask"][full].sum()
+        assert not (batch["token_ids"] == tokenizer.mask_id).any()  # nothing is replaced
+    assert predicted / tokens == pytest.approx(1 / 6, abs=0.01)
+
+
+# TinyBERT, section 3.1: three kinds of losses: of the embeddings, of the layers (hidden states and
+# attention), and of the predictions, which is the second stage of its fine-tuning.
+def test_tinybert_has_three_kinds_of_losses():
+    recipe = DISTILLATIONS["tinybert-task"]
+    kinds = [{term.name for term in stage.terms} for stage in recipe.stages]
+    assert kinds == [{"embeddings", "hidden_states", "attention_scores"}, {"soft_targets"}]
+    general = DISTILLATIONS["tinybert-general"]
+    assert {term.name for term in general.terms} == kinds[0]
+
+
+# ALBERT, Table 1: 12, 18, 60 and 235 M parameters. The released xlarge and xxlarge are smaller.
+@pytest.mark.parametrize(
+    ("size", "millions"), [("base", 12), ("large", 18), ("xlarge", 59), ("xxlarge", 223)]
+)
+def test_sizes_of_albert(size, millions):
+    assert round(parameters(f"albert-{size}-v2") / 1e6) == millions

@@ -9,9 +9,12 @@ import pytest
 import tensorflow as tf
 from keras import ops
 
+import kbert
 from kbert.layers.attention import SelfAttention
 from kbert.layers.bias import causal_bias
+from kbert.layers.normalization import LayerNorm
 from kbert.tasks.losses import cross_entropy
+from tests.harness import randomise
 
 SCORES = np.array(
     [
@@ -75,3 +78,61 @@ def test_the_loss_of_a_sentence_is_the_sum_over_its_words():
     total, words = cross_entropy(np.log(probabilities), labels, [1.0] * 5)
     assert float(words) == 5
     assert float(total) == pytest.approx(-np.log(np.prod(right)))
+
+
+TEXT = "i accessed the bank account".split()
+SIZE = {"vocabulary_size": 9, "hidden_size": 16, "num_layers": 3, "num_heads": 2}
+
+
+def states(model, tokens):
+    """The last layer's vectors of the five words, (5, H)."""
+    return ops.convert_to_numpy(model({"token_ids": np.array([tokens])})["sequence"])[0]
+
+
+# BERT, slide "Bidirectional": in "I accessed the bank account" GPT's "bank" does not know of the
+# account; BERT's does.
+@pytest.mark.parametrize("kind", ["gpt", "bert"])
+def test_only_bert_sees_the_account_at_the_bank(kind):
+    config = {"gpt": kbert.DecoderConfig, "bert": kbert.EncoderConfig}[kind]
+    model = {"gpt": kbert.Decoder, "bert": kbert.Encoder}[kind](
+        config(**SIZE, intermediate_size=32, max_positions=8)
+    )
+    randomise(model)
+    account, river = (states(model, [1, 2, 3, 4, last]) for last in (5, 6))
+    before = TEXT.index("account")
+    differences = np.abs(account - river).max(1)
+    assert differences[before] > 1e-2
+    if kind == "gpt":
+        np.testing.assert_allclose(account[:before], river[:before], atol=1e-6)
+    else:
+        assert differences[:before].min() > 1e-3
+
+
+# GPT, section 4.1: a decoder of twelve layers, without the attention to an encoder that the
+# Transformer's decoder has.
+def test_gpt_has_twelve_layers_and_no_cross_attention():
+    config = kbert.family("openai-gpt")
+    assert (config.num_layers, config.hidden_size, config.num_heads) == (12, 768, 12)
+    sizes = {**SIZE, "intermediate_size": 32, "max_positions": 8}
+    names = {
+        model: {weight.path for weight in model(config(**sizes)).weights}
+        for model, config in (
+            (kbert.Decoder, kbert.DecoderConfig),
+            (kbert.Seq2Seq, kbert.Seq2SeqConfig),
+        )
+    }
+    assert not any("cross" in path for path in names[kbert.Decoder])
+    assert any("cross" in path for path in names[kbert.Seq2Seq])
+
+
+# Transformer, slide "Layer normalisation": mean and variance are of one example. So an example is
+# the same alone and in a batch, in training and in inference: no running statistics are kept.
+def test_layer_norm_has_no_running_statistics():
+    norm, x = LayerNorm(epsilon=1e-12), np.random.default_rng(0).normal(3, 2, (4, 5, 8))
+    outputs = norm(x, training=True)
+    np.testing.assert_allclose(outputs, norm(x, training=False), atol=0)
+    np.testing.assert_allclose(norm(x[:1]), outputs[:1], atol=1e-6)
+    np.testing.assert_allclose(np.mean(outputs, -1), 0, atol=1e-5)
+    np.testing.assert_allclose(np.var(outputs, -1), 1, atol=1e-5)
+    assert sorted(weight.name for weight in norm.variables) == ["beta", "gamma"]
+    assert not norm.non_trainable_variables

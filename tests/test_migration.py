@@ -113,6 +113,24 @@ def test_sentence_transformers(run, tmp_path):
     assert (tmp_path / "out" / "modules.json").exists()
 
 
+def test_fastai(run, tmp_path):
+    write("huggingface", tmp_path / "base")
+    table = {"text": TEXTS * 2, "label": ["ham", "spam"] * 4}
+    assert run("fastai", df=table)["answer"]["label"] in ("ham", "spam")
+    assert kbert.Task.from_preset(tmp_path / "model").labels == ["ham", "spam"]
+
+
+def test_ktrain(run, tmp_path):
+    write("huggingface", tmp_path / "base")
+    names = run("ktrain", labels=["ham", "spam", "ham", "spam"])
+    assert names["answers"][0]["label"] in ("ham", "spam")
+
+
+def test_bert4keras(run, tmp_path):
+    archive(tmp_path)
+    assert len(run("bert4keras")["answers"]) == 1
+
+
 def test_every_section_is_run():
     assert {section: len(blocks(section)) for section in SECTIONS} == {
         "transformers (TensorFlow)": 2,
@@ -121,4 +139,7 @@ def test_every_section_is_run():
         "TensorFlow Model Garden": 1,
         "bert-serving (bert-as-service)": 2,
         "sentence-transformers": 1,
+        "fastai": 1,
+        "ktrain": 1,
+        "bert4keras": 1,
     }

@@ -25,8 +25,17 @@ if TYPE_CHECKING:
         confusion_matrix as confusion_matrix,
         similarity_heatmap as similarity_heatmap,
     )
+    from kbert.visualization.probes import probe_curves as probe_curves
     from kbert.visualization.report_page import ReportPage as ReportPage
-    from kbert.visualization.scores import layer_scores as layer_scores
+    from kbert.visualization.scores import (
+        glue_scores as glue_scores,
+        layer_scores as layer_scores,
+    )
+    from kbert.visualization.sizes import model_sizes as model_sizes
+    from kbert.visualization.surfaces import (
+        loss_contours as loss_contours,
+        loss_curves as loss_curves,
+    )
     from kbert.visualization.vectors import (
         neighbours_map as neighbours_map,
         projection as projection,

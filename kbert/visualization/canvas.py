@@ -106,9 +106,9 @@ def bare(axes: Any, *sides: str) -> None:
     axes.tick_params(length=0)
 
 
-def add_legend(figure: Any) -> None:
+def add_legend(figure: Any, columns: int = 6) -> None:
     """Adds a legend below the axes of a figure, for everything drawn that has a label."""
-    legend = figure.legend(loc="outside lower center", ncols=6, frameon=False)
+    legend = figure.legend(loc="outside lower center", ncols=columns, frameon=False)
     for text in legend.get_texts():
         text.set(**style())
 

@@ -1,10 +1,11 @@
-"""A picture of the scores of choices of layers."""
+"""Pictures of scores: of choices of layers, and of models on GLUE next to people's."""
 
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
+from kbert.catalog.glue import HUMAN, human_score
 from kbert.visualization.canvas import (
     COLOURS,
     GREY,
@@ -86,6 +87,63 @@ def layer_scores(
     if len(models) > 1:
         add_legend(figure)
     set_title(axes, title)
+    return figure
+
+
+def glue_scores(
+    table: Mapping[str, Mapping[str, float]], *, title: str | None = "GLUE, and people"
+) -> Any:
+    """Draws the scores of models on tasks of GLUE, with people's scores as vertical lines.
+
+    People's scores are those of `kbert.catalog.glue.HUMAN` (Nangia and Bowman 2019). The last row
+    is the average of these scores. (The leaderboard averages all metrics: `human_average`, 0.871.)
+
+    Args:
+        table: model -> {task: score from 0 to 1}, the same tasks for each model, such as "cola".
+            The score is the first metric of the task in `kbert.catalog.glue.GLUE`.
+        title: title above the picture; None for none.
+
+    Returns:
+        A matplotlib Figure.
+
+    Raises:
+        ValueError: the table is empty, models have different tasks, or people's score of a task is
+            not known.
+
+    Example:
+        >>> figure = glue_scores({"BERT": {"cola": 0.52, "rte": 0.66}})
+        >>> [tick.get_text() for tick in figure.axes[0].get_yticklabels()]
+        ['cola', 'rte', 'average']
+        >>> [text.get_text() for text in figure.axes[0].texts][-1]
+        'people'
+    """
+    tasks = [*next(iter(table.values()), {})]
+    unknown = [task for task in tasks if task not in HUMAN]
+    if not tasks or unknown or any([*scores] != tasks for scores in table.values()):
+        raise ValueError(
+            f"Each model must have scores of the same tasks, from {', '.join(HUMAN)}. Received: "
+            f"{ {name: [*scores] for name, scores in table.items()} }"
+        )
+    rows = {task: {name: scores[task] for name, scores in table.items()} for task in tasks}
+    rows["average"] = {name: float(np.mean([*x.values()])) for name, x in table.items()}
+    human = np.array([human_score(task) for task in tasks])
+    human = np.append(human, human.mean())
+    figure = layer_scores(rows, metric="score", title=title)
+    axes = figure.axes[0]
+    for text in axes.texts:
+        text.set_weight("normal")  # rows are tasks, none of which is best
+    places = np.arange(len(rows))
+    axes.vlines(human, places - 0.3, places + 0.3, color="black", linewidth=2, zorder=2)
+    low, high = axes.get_xlim()
+    axes.set_xlim(min(low, human.min() - 0.02), max(high, human.max() + 0.02))
+    axes.annotate(
+        "people",
+        (human[0], -0.3),
+        (0, 3),
+        textcoords="offset points",
+        ha="center",
+        **style(fontsize=9),
+    )
     return figure
 
 

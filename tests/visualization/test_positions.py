@@ -83,3 +83,14 @@ def test_what_has_no_table():
     encoder = kbert.Encoder(tiny_config())
     with pytest.raises(TypeError, match=r"that has one. Received: a Block"):
         positions(encoder.blocks[0])
+
+
+def test_512_columns_of_sines_then_cosines():
+    """The picture of tensor2tensor: the left half has the sines, the right half the cosines."""
+    table = table_of(positions(sinusoids(50, 512, halves=True)))
+    assert table.shape == (50, 512)
+    np.testing.assert_allclose(table[0], np.repeat([0, 1], 256), atol=1e-7)
+    angles = np.arange(50)[:, None] / 10_000 ** (np.arange(256) / 256)
+    np.testing.assert_allclose(
+        table, np.concatenate([np.sin(angles), np.cos(angles)], 1), atol=1e-5
+    )

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kbert.visualization import layer_scores
+from kbert.visualization import glue_scores, layer_scores
 
 SCORES = {"embeddings": 0.75, "last": 0.789, "sum_all": 0.801}
 
@@ -28,3 +28,21 @@ def test_what_is_no_table_of_scores():
         layer_scores({"last": {"linear": 0.5}, "sum_all": 0.5})
     with pytest.raises(ValueError, match="finite numbers"):
         layer_scores({"last": float("nan")})
+
+
+def test_glue_next_to_people(drawn):
+    figure = glue_scores({"BERT": {"cola": 0.5, "mrpc": 0.9}, "GPT": {"cola": 0.4, "mrpc": 0.8}})
+    lines = [x.get_segments() for x in figure.axes[0].collections]
+    marks = next(x for x in lines if x[0][0, 0] == pytest.approx(0.664))
+    assert [float(x[0, 0]) for x in marks] == pytest.approx([0.664, 0.863, (0.664 + 0.863) / 2])
+    assert {"people", "average", "0.700", "0.600"} <= set(drawn(figure))
+
+
+@pytest.mark.parametrize(
+    ("table", "received"),
+    [({}, "{}"), ({"a": {"cola": 0.5}, "b": {"rte": 0.5}}, "'rte'"), ({"a": {"ax": 0.5}}, "'ax'")],
+    ids=["empty", "different", "unknown"],
+)
+def test_what_is_no_table_of_glue(table, received):
+    with pytest.raises(ValueError, match=f"same tasks, from cola.*Received: .*{received}"):
+        glue_scores(table)

@@ -22,6 +22,7 @@ from kbert.io.paths import Path
 from kbert.training.step.mixin import TrainStep
 
 FORMAT_VERSION = 1
+WEIGHTS = "weights/"  # prefix of the names of weights
 
 
 class Checkpoints:
@@ -210,8 +211,8 @@ def named_state(task: TrainStep) -> dict[str, keras.Variable]:
     num_seeds = 0
     weights = [*task.trainable_variables, *task.non_trainable_variables]
     groups = [
-        ("weights", task.name, weights),
-        ("optimizer", task.optimizer.name, task.optimizer.variables),
+        (WEIGHTS, task.name, weights),
+        ("optimizer/", task.optimizer.name, task.optimizer.variables),
     ]
     for group, owner, variables in groups:
         for variable in variables:
@@ -219,7 +220,7 @@ def named_state(task: TrainStep) -> dict[str, keras.Variable]:
                 name = f"seeds/{num_seeds}"
                 num_seeds += 1
             else:
-                name = f"{group}/{variable.path.removeprefix(f'{owner}/')}"
+                name = group + path_below(variable, owner)
             if name in state and task.repeats_paths:
                 name = next(x for n in itertools.count(1) if (x := f"{name}/{n}") not in state)
             if name in state:
@@ -229,6 +230,11 @@ def named_state(task: TrainStep) -> dict[str, keras.Variable]:
                 )
             state[name] = variable
     return state
+
+
+def path_below(variable: keras.Variable, owner: str) -> str:
+    """Returns the path of a variable without the name of its model or optimizer, `owner`."""
+    return variable.path.removeprefix(f"{owner}/")
 
 
 def copy_state(task: TrainStep) -> dict[str, np.ndarray]:
