@@ -4,8 +4,8 @@ Each benchmark is a module of this folder that prints one table of its own and c
 `python -m benchmarks.dataset`. They run one after another, each in a fresh process, so that none
 inherits another's threads or memory. Those that train for half an hour run where they are named:
 `recipes`, `objectives`, `speedrun` and, alone because they need data, `adapters`, `denoising`,
-`distillation`, `elmo`, `elmo_tagging`, `embeddings`, `fine_tuning`, `gpt`, `long_documents`,
-`multi_task`, `pruning`, `static`, `translation`, `word_order`.
+`distillation`, `elmo`, `elmo_tagging`, `embeddings`, `feature_choices`, `fine_tuning`, `gpt`,
+`long_documents`, `multi_task`, `pruning`, `static`, `translation`, `word_order`.
 """
 
 import argparse
@@ -20,7 +20,16 @@ HERE = Path(__file__).parent
 # Left out where none is named.
 LONG = (
     *("adapters", "denoising", "distillation", "elmo", "elmo_tagging", "embeddings", "fine_tuning"),
-    *("gpt", "long_documents", "multi_task", "objectives", "pruning", "recipes", "speedrun"),
+    *(
+        "feature_choices",
+        "gpt",
+        "long_documents",
+        "multi_task",
+        "objectives",
+        "pruning",
+        "recipes",
+        "speedrun",
+    ),
     *("static", "translation", "word_order"),
 )
 

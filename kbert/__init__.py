@@ -71,6 +71,7 @@ if TYPE_CHECKING:
     from kbert.tasks.fine_tuning.text_regressor import TextRegressor as TextRegressor
     from kbert.tasks.fine_tuning.token_classifier import TokenClassifier as TokenClassifier
     from kbert.tasks.fine_tuning.zero_shot import ZeroShotClassifier as ZeroShotClassifier
+    from kbert.tasks.generation.few_shot import FewShotClassifier as FewShotClassifier
     from kbert.tasks.generation.text_to_text import TextToText as TextToText
     from kbert.tasks.generation.translator import Translator as Translator
     from kbert.tasks.pretraining.pretraining import Pretraining as Pretraining

@@ -11,6 +11,7 @@ from kbert import experiments
 from kbert.core import registry
 from kbert.core.options import Options
 from kbert.io.progress import Progress
+from kbert.tasks.file_answers import NoAnswerOptions
 
 from . import command, option_flags
 from .task_flags import TextColumnOptions, define_task_module_flag
@@ -47,7 +48,13 @@ def define_flags(columns: type[Options], answers: type[Options]) -> None:
     flags.mark_flags_as_required(["preset", "input", "output"])
 
 
-def text_program(name: str, doc: str, kind: str, answers: type[Options]) -> command.Program:
+def text_program(
+    name: str,
+    doc: str,
+    kind: str,
+    answers: type[Options],
+    model: tuple[type[Options], Mapping[str, str]] = (NoAnswerOptions, {}),
+) -> command.Program:
     """Makes a program that answers texts.
 
     Args:
@@ -55,16 +62,23 @@ def text_program(name: str, doc: str, kind: str, answers: type[Options]) -> comm
         doc: help text of the program.
         kind: kind of the tasks that it supports.
         answers: options class for the answers.
+        model: options class for settings of the task, and the names of its fields in the task.
     """
+    model_options, names = model
 
     def work(options: flags.FlagValues) -> None:
         columns = {"text": options.text_column or "text"}
-        answer(name, registry.get("task", kind), options, columns, answers)
+        settings = {names[k]: x for k, x in option_flags.given(model_options, options).items()}
+        answer(name, registry.get("task", kind), options, columns, answers, **settings)
+
+    def define() -> None:
+        define_flags(TextColumnOptions, answers)
+        option_flags.define(model_options)
 
     return command.Program(
         name=name,
         doc=doc,
-        define_flags=lambda: define_flags(TextColumnOptions, answers),
+        define_flags=define,
         work=work,
         files=("input",),
         models=("preset",),
@@ -77,6 +91,7 @@ def answer(
     options: flags.FlagValues,
     columns: Any,
     answers: type[Options],
+    **settings: Any,
 ) -> None:
     """Answers the records of --input with the task of --preset, and writes them to --output.
 
@@ -86,11 +101,12 @@ def answer(
         options: the parsed flags.
         columns: kbert's name of a column -> the file's name.
         answers: options class for the answers, of which a task may support none.
+        **settings: constructor arguments of the task that replace those of the preset.
 
     Raises:
         ValueError: a flag of `answers` was given that the task does not support.
     """
-    task, checksum = experiments.answering_task(program, task_class, options.preset)
+    task, checksum = experiments.answering_task(program, task_class, options.preset, **settings)
     own_options = type(task).file_answers.options
     unsupported = {*option_flags.given(answers, options)} - {*own_options.names()}
     if unsupported:

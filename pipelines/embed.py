@@ -7,7 +7,8 @@ r"""Embeds texts: any number of texts in, a vector for each out.
 
 The model is a kbert.tasks.TextEmbedder, a folder of sentence-transformers, or any encoder, which
 embeds a text by the mean of its token vectors. It can also be an export of these, written by
-kbert-export for ONNX Runtime, OpenVINO or LiteRT.
+kbert-export for ONNX Runtime, OpenVINO or LiteRT. --layers and --pooling select other vectors of
+the model: --layers=concat_last_four --pooling=cls.
 
 Input formats, plain or .gz; --input=- reads lines of text from standard input:
 
@@ -30,11 +31,36 @@ NumPy cannot read a .npy file before it is complete. kbert-predict writes cosine
 embeds many files on many machines with --runner=beam.
 """
 
-from kbert.tasks.embedding.options import EmbeddingOptions
+from kbert.core.options import Options
+from kbert.tasks.embedding.options import EmbeddingOptions, TextEmbedderOptions
 
 from . import answering
 
-PROGRAM = answering.text_program("kbert-embed", __doc__, "embed", EmbeddingOptions)
+
+class VectorOptions(Options):
+    """Options for the vectors of tokens that are pooled."""
+
+    layers: str | None = TextEmbedderOptions.with_default(
+        "feature_layers",
+        None,
+        help="Hidden states whose vectors are pooled, as `layers` of kbert.features: a name such "
+        "as sum_last_four, or indices such as 11 or sum:9,10. Default: the model's.",
+    )
+    pooling: str | None = TextEmbedderOptions.with_default(
+        "token_pooling",
+        None,
+        help="Pooling of the token vectors: their mean, the first token's, the maximum of each "
+        "dimension, or a mean with larger weights for later tokens. Default: the model's.",
+    )
+
+
+PROGRAM = answering.text_program(
+    "kbert-embed",
+    __doc__,
+    "embed",
+    EmbeddingOptions,
+    (VectorOptions, {"layers": "feature_layers", "pooling": "token_pooling"}),
+)
 define_flags, main, run = PROGRAM.define_flags, PROGRAM.main, PROGRAM.run
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ ORDER = {
         probing surfaces syntax
     """,
     "core": """
-        devices finite in_memory late options ragged text_table types
+        devices finite in_memory late layer_choice options ragged text_table types
         contexts graphs protocols registry
     """,
     "catalog": """
@@ -108,14 +108,14 @@ ORDER = {
         task
     """,
     "extraction": """
-        files hidden_states inputs plan pooling
+        files inputs plan pooling
         described
         extractor
         extract
         cosines text_features write
     """,
     "heads": """
-        discriminator linear
+        discriminator linear token_features
         masked_lm span_boundary
     """,
     "hub": """
@@ -133,7 +133,8 @@ ORDER = {
         arrays outputs
     """,
     "layers": """
-        bias fused gather highway ids scalar_mix scan slots text_preprocessor word_softmax
+        bias fused gather highway ids mean_max_pooling scalar_mix scan slots text_preprocessor
+            word_softmax
         activations dropout positions recompute token_embeddings
         character_cnn dense normalization recurrence
         adaptive attention bidirectional_lstm block embeddings feed_forward

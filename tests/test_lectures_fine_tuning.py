@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import kbert
-from kbert.extraction.hidden_states import CHOICES, choose_layers
+from kbert.core.layer_choice import CHOICES, choose_layers
 from kbert.heads import ChoiceHead, SentenceHead, SpanHead, TokenHead
 from kbert.tokenizers import SPECIAL_TOKENS
 from kbert.tokenizers.packing import build_inputs
@@ -150,7 +150,7 @@ def test_shapes_of_two_thousand_sentences(uncased):
 def test_six_choices_of_features():
     widths = {name: choose_layers(name, 12).num_joined * 768 for name in CHOICES}
     assert widths == {
-        **dict.fromkeys(("embeddings", "last", "second_to_last", "sum_all", "sum_last_four"), 768),
+        **dict.fromkeys(CHOICES, 768),
         "concat_last_four": 3_072,
     }
     assert choose_layers("concat_last_four", 12).indices == (9, 10, 11, 12)

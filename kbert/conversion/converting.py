@@ -12,6 +12,7 @@ import numpy as np
 from kbert.checkpoints import Checkpoint, read_checkpoint, write_checkpoint
 from kbert.checkpoints.keras_hub.checkpoint import without_place
 from kbert.configs.decoder import DecoderConfig
+from kbert.configs.elmo import ElmoConfig
 from kbert.configs.encoder import EncoderConfig
 from kbert.conversion.heads import HEADS, check_heads
 from kbert.conversion.lengthening import lengthen
@@ -132,7 +133,9 @@ def convert(
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise ValueError(f"The target must be an empty folder or not exist. Received: {target}")
     folder = locate(source, revision=revision)
-    checkpoint = _lengthened(read_checkpoint(folder, ignore=ignore), window, max_positions)
+    checkpoint = read_checkpoint(folder, ignore=ignore)
+    _refuse_unsupported(checkpoint)
+    checkpoint = _lengthened(checkpoint, window, max_positions)
     with without_drawing():
         model, prefix = _empty(checkpoint)
         arrays, unknown = _split(checkpoint, model, prefix, strict)
@@ -210,6 +213,23 @@ def _lengthened(
         encoder.config, encoder.arrays, window=window, max_positions=max_positions
     )
     return dataclasses.replace(encoder, config=config, arrays=arrays)
+
+
+def _refuse_unsupported(checkpoint: Checkpoint) -> None:
+    """Raises ValueError for an ELMo, and for a task whose head reads chosen layers or an LSTM."""
+    if checkpoint.config.kind == ElmoConfig.kind:
+        raise ValueError(
+            "Encoders and decoders can be converted; an ELMo has two formats, which "
+            'Elmo.from_preset(folder).save_to_preset(target, "bilm" or "kbert") writes. Received: '
+            f"an ELMo in {checkpoint.source}"
+        )
+    task = checkpoint.task or {}
+    if given := [name for name in ("feature_layers", "head") if task.get(name) is not None]:
+        raise ValueError(
+            "A head on chosen layers or with a BiLSTM cannot be converted: no other format has "
+            f"one. Received: {', '.join(f'{name}={task[name]!r}' for name in given)} in "
+            f"{checkpoint.source}"
+        )
 
 
 def _empty(checkpoint: Checkpoint) -> tuple[Encoder | Decoder, str]:

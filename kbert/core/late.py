@@ -130,6 +130,8 @@ TABLE = {
     "view as an encoder": {
         "seq2seq": "kbert.models.generators.seq2seq_encoder:Seq2SeqEncoder",
     },
+    # Layers that a task makes for some of its settings.
+    "layer of settings": {"features": "kbert.heads.token_features:token_features"},
     # Optimizers, by the name in settings and recipes.
     "optimizer": {
         "adamw": "kbert.training.optimization.optimizers:AdamW",

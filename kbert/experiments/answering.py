@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from typing import Any
 
 from kbert.core.types import PathLike
 from kbert.experiments.answer_file import model_checksum
@@ -13,7 +14,7 @@ from kbert.tasks.loading import WrongTaskError
 
 
 def answering_task(
-    program: str, task_class: type[Task], folder: PathLike
+    program: str, task_class: type[Task], folder: PathLike, **settings: Any
 ) -> tuple[Task, Callable[[], str]]:
     """Loads, from a preset or an export, the task with which a program answers files.
 
@@ -21,28 +22,35 @@ def answering_task(
         program: name of the program, such as "kbert-predict".
         task_class: class of the tasks that the program supports.
         folder: a preset, or an export to a runtime.
+        **settings: constructor arguments of the task that replace those of a preset.
 
     Returns:
         The task, and a function that computes a checksum: of weights and settings, or of the
         export's files.
 
     Raises:
-        ValueError: the folder holds another task; the message names the program for it.
+        ValueError: the folder holds another task; the message names the program for it. Or it is an
+            export, whose settings are fixed.
     """
     if exists(os.path.join(folder, DESCRIPTION_FILE)):
+        if settings:
+            raise ValueError(
+                "The layers and the pooling of an export are fixed: pass the preset that it was "
+                f"made from. Received: {', '.join(settings)} for the export {folder}"
+            )
         exported = load_exported(folder)
         exported_class = type(exported.task)
         if not _fits(program, task_class, exported_class):
             raise ValueError(_wrong(program, exported_class, folder))
         return exported.task, lambda: exported.checksum
     try:
-        task = task_class.from_preset(folder)
+        task = task_class.from_preset(folder, **settings)
     except WrongTaskError as error:
         if error.found is None:
             raise
         if not _fits(program, task_class, error.found):
             raise ValueError(_wrong(program, error.found, folder)) from error
-        task = error.found.from_preset(folder)
+        task = error.found.from_preset(folder, **settings)
     return task, lambda: model_checksum(task)
 
 

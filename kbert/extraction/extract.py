@@ -3,13 +3,14 @@
 Shapes: `N` texts, `T` tokens (or words) of a text, `D` width of the features.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import keras
 import numpy as np
 from absl import logging
 
+from kbert.core.layer_choice import LayerChoice
 from kbert.extraction.described import TextVectors
 from kbert.extraction.extractor import Extractor
 from kbert.extraction.inputs import as_inputs
@@ -26,7 +27,7 @@ def features(
     tokenizer: Tokenizer,
     texts: Any,
     *,
-    layers: str | int | Sequence[int] = "last",
+    layers: LayerChoice = "last",
     pooling: str | None = "mean",
     words: bool = False,
     merge: str = "mean",
@@ -51,7 +52,7 @@ def features(
         layers: hidden states to use: "embeddings" (0), "last" (L), "second_to_last" (L - 1),
             "sum_all" (the sum of 1..L), "sum_last_four", "concat_last_four" (width 4 H, the lowest
             layer first); or the index of one (negative from the end); or several indices, whose
-            states are concatenated.
+            states are concatenated, or as a text "sum:9,10" added.
         pooling: "mean" of the tokens, "max", "cls" (the vector of [CLS]), or None: no pooling.
         words: whether to return one vector per word instead of pooling. The tokenizer splits a
             string into words, with each punctuation mark a word; pass lists of words for another

@@ -15,12 +15,13 @@ import numpy as np
 
 from kbert import inference
 from kbert.core.late import tf
+from kbert.core.layer_choice import LayerChoice, choose_states
 from kbert.data.tables.rows import Rows
 from kbert.extraction.described import describe_tokens, describe_words
-from kbert.extraction.hidden_states import choose_layers
 from kbert.extraction.inputs import Encoded, Texts, encode, encode_words
 from kbert.extraction.plan import Layout, Window, plan_windows
 from kbert.extraction.pooling import MERGES, check_pooling, merge_pieces
+from kbert.layers.scalar_mix import combine_states
 from kbert.models import Static
 from kbert.models.pooling import pool_tokens
 from kbert.tasks.input_form import check_encoder, input_form
@@ -42,7 +43,7 @@ class Extractor:
         encoder: keras.Model,
         tokenizer: Tokenizer,
         *,
-        layers: str | int | Sequence[int] = "last",
+        layers: LayerChoice = "last",
         pooling: str | None = "mean",
         words: bool = False,
         merge: str = "mean",
@@ -70,7 +71,7 @@ class Extractor:
         self.encoder = encoder
         self.tokenizer = tokenizer
         self.form = input_form(encoder, tokenizer)
-        self.states = choose_layers(layers, config.num_layers)
+        self.states = choose_states(layers, encoder, trained=False)
         self.width = self.states.num_joined * config.hidden_size
         self.pooling = None if words else pooling
         self.words = words
@@ -235,7 +236,7 @@ class Extractor:
         features = dict(features)
         counted = features.pop("counted")
         outputs = self.encoder(features, training=False, return_hidden_states=True)
-        vectors = self.states.take(outputs["hidden_states"])  # (B, T, D)
+        vectors = combine_states(outputs["hidden_states"], self.states)  # (B, T, D)
         if pooling is None:
             return vectors
         return pool_tokens(vectors, counted, pooling, self.form.cls_last)

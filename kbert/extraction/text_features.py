@@ -8,15 +8,14 @@ Shapes: `N` texts, `D` width of the features.
 
 import functools
 import inspect
-from collections.abc import Sequence
 from typing import Any, Self, cast
 
 import keras
 import numpy as np
 
 from kbert.core import registry
+from kbert.core.layer_choice import LayerChoice, choose_states
 from kbert.extraction.extract import features
-from kbert.extraction.hidden_states import choose_layers
 from kbert.inference import BATCH_SIZE
 from kbert.models import Encoder
 from kbert.tokenizers import load_tokenizer
@@ -71,7 +70,7 @@ class TextFeatures:
         encoder: str | keras.Model,
         tokenizer: Tokenizer | None = None,
         *,
-        layers: str | int | Sequence[int] = "last",
+        layers: LayerChoice = "last",
         pooling: str = "mean",
         special_tokens: bool = True,
         max_length: int | None = None,
@@ -184,8 +183,9 @@ class TextFeatures:
                 "A pipeline step requires one vector per text: pooling must be cls, mean or max. "
                 "Received: pooling=None"
             )
-        config = self._model()[0].config
-        return choose_layers(self.layers, config.num_layers).num_joined * config.hidden_size
+        encoder = self._model()[0]
+        chosen = choose_states(self.layers, encoder, trained=False)
+        return chosen.num_joined * encoder.config.hidden_size
 
 
 def _arguments(kind: type) -> list[str]:

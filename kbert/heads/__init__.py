@@ -14,5 +14,6 @@ if TYPE_CHECKING:
     )
     from kbert.heads.masked_lm import MaskedLMHead as MaskedLMHead, TokenLogits as TokenLogits
     from kbert.heads.span_boundary import SpanBoundaryHead as SpanBoundaryHead
+    from kbert.heads.token_features import TokenFeatures as TokenFeatures
 else:
     __getattr__, __dir__, __all__ = late.public_names(__name__)

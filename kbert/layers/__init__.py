@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from kbert.layers.feed_forward import FeedForward as FeedForward
     from kbert.layers.gather import gather_positions as gather_positions
     from kbert.layers.highway import Highway as Highway
+    from kbert.layers.mean_max_pooling import MeanMaxPooling as MeanMaxPooling
     from kbert.layers.normalization import LayerNorm as LayerNorm
     from kbert.layers.positions import (
         LearnedPositions as LearnedPositions,

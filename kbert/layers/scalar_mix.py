@@ -1,13 +1,15 @@
-"""ELMo's mix of layers: a weighted sum with learned weights.
+"""Combinations of hidden states: ELMo's mix, with learned weights, and those without weights.
 
 Shapes: `S` hidden states, `B` batch, `T` tokens, `H` hidden width.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import keras
 from keras import ops
 
+from kbert.core.layer_choice import ChosenLayers
 from kbert.core.types import Shape, Tensor
 
 
@@ -101,3 +103,19 @@ class ScalarMix(keras.layers.Layer):
 def _is_nested(shape: Any) -> bool:
     """Whether `shape` is a list of shapes and not one shape."""
     return len(shape) > 0 and isinstance(shape[0], list | tuple)
+
+
+def combine_states(hidden_states: Sequence[Any], chosen: ChosenLayers) -> Tensor:
+    """Sums or concatenates chosen hidden states (B, T, H) to features (B, T, D), in float32.
+
+    Example:
+        >>> states = [ops.ones((1, 2, 3)), 2 * ops.ones((1, 2, 3))]
+        >>> float(combine_states(states, ChosenLayers((0, 1), "sum"))[0, 0, 0])
+        3.0
+        >>> tuple(combine_states(states, ChosenLayers((0, 1), "concat")).shape)
+        (1, 2, 6)
+    """
+    states = [ops.cast(hidden_states[index], "float32") for index in chosen.indices]
+    if chosen.combination == "concat":
+        return ops.concatenate(states, axis=-1)
+    return sum(states[1:], states[0])

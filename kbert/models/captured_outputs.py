@@ -77,6 +77,7 @@ def call_encoder(
     inputs: Mapping[str, Any],
     training: bool = False,
     positions: Tensor | None = None,
+    **requested: bool,
 ) -> dict[str, Any]:
     """Calls an encoder and returns its outputs; captures them and the inputs inside `capturing`.
 
@@ -88,15 +89,16 @@ def call_encoder(
         training: whether dropout is active.
         positions: (B, P), positions of the tokens that the returned "sequence" (B, P, H) has;
             None = all.
+        **requested: arguments of the encoder that request more outputs.
     """
     captured = captured_of(encoder)
     if captured is not None:
-        outputs = encoder(inputs, training=training, **captured.returned)
+        outputs = encoder(inputs, training=training, **{**requested, **captured.returned})
         captured.features, captured.outputs = dict(inputs), outputs
     elif positions is not None and isinstance(encoder, Encoder):
-        return encoder(inputs, training=training, output_positions=positions)
+        return encoder(inputs, training=training, output_positions=positions, **requested)
     else:
-        outputs = encoder(inputs, training=training)
+        outputs = encoder(inputs, training=training, **requested)
     if positions is None:
         return outputs
     return {**outputs, "sequence": gather_positions(outputs["sequence"], positions)}

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from kbert.tasks.fine_tuning.token_classifier import TokenClassifier as TokenClassifier
     from kbert.tasks.fine_tuning.zero_shot import ZeroShotClassifier as ZeroShotClassifier
     from kbert.tasks.generation.causal_lm import CausalLM as CausalLM
+    from kbert.tasks.generation.few_shot import FewShotClassifier as FewShotClassifier
     from kbert.tasks.generation.masked_and_causal import MaskedAndCausal as MaskedAndCausal
     from kbert.tasks.generation.text_to_text import TextToText as TextToText
     from kbert.tasks.generation.translator import Translator as Translator

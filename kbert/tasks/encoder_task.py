@@ -5,6 +5,7 @@ Shapes: B rows, T tokens, H hidden width.
 
 from __future__ import annotations
 
+import types
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -74,6 +75,8 @@ class EncoderTask(Task):
     # The named edit of the encoder that the task uses (`kbert.edit.adapters`); None = the one that
     # is active.
     variant: str | None = None
+    # Arguments of the encoder that request more outputs for the heads.
+    _requested: Mapping[str, bool] = types.MappingProxyType({})
 
     def __init__(self, encoder: keras.Model, tokenizer: TokenizerLike, *, name: str) -> None:
         check_encoder(encoder, f"A {type(self).__name__}")
@@ -100,7 +103,11 @@ class EncoderTask(Task):
         is_decoder = isinstance(encoder, DecoderEncoder)
         is_seq2seq = getattr(encoder.config, "kind", None) == Seq2SeqConfig.kind
         for is_one, takes, what in (
-            (encoder_characters is not None, "takes_characters", "ELMo is"),
+            (
+                encoder_characters is not None,
+                "takes_characters",
+                "ELMo, whose tokens are whole words without ids, is",
+            ),
             (is_decoder, "takes_decoders", "Decoders are"),
             (is_seq2seq, "takes_seq2seq", "Encoder-decoders are"),
         ):
@@ -189,7 +196,7 @@ class EncoderTask(Task):
         if GLOBAL_POSITIONS in names and GLOBAL_POSITIONS not in inputs:
             global_positions = self.global_positions(features)
             inputs |= {} if global_positions is None else {GLOBAL_POSITIONS: global_positions}
-        return call_encoder(encoder, inputs, training, positions)
+        return call_encoder(encoder, inputs, training, positions, **self._requested)
 
     def predict_on_batch(self, x: Any) -> Any:
         """Like Keras' `predict_on_batch`, for features; ids outside a table raise ValueError."""

@@ -221,6 +221,7 @@ def test_byte_level_words_come_without_their_space(encoder):
     ("settings", "message"),
     [
         ({"layers": "sum"}, "layers must be one of embeddings, last"),
+        ({"layers": "mix_all"}, "use a task with `feature_layers`.*Received: layers='mix_all'"),
         ({"layers": 6}, "5 layers, 0 .* to 5. Received: 6"),
         ({"layers": []}, "at least one hidden state"),
         ({"layers": [1.5]}, "must be an integer. Received: 1.5"),

@@ -131,6 +131,20 @@ def test_vectors(run, tasks, tmp_path, capsys):
         run("embed", tmp_path / "d.npy", "--prompt=document")
 
 
+def test_vectors_of_chosen_layers(run, tasks, presets, tmp_path):
+    task, chosen = tasks["embed"], ("--layers=0,1", "--pooling=max")
+    found = np.load(run("embed", tmp_path / "a.npy", *chosen))
+    expected = kbert.features(task.encoder, task.tokenizer, TEXTS, layers=(0, 1), pooling="max")
+    expected /= np.linalg.norm(expected, axis=1, keepdims=True)
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+    with pytest.raises(SystemExit, match=r"other settings.*model was .*, is "):
+        run("embed", tmp_path / "a.npy", "--layers=0,1")
+    with pytest.raises(SystemExit, match=r"layers must be one of .*Received: 'all'"):
+        run("embed", tmp_path / "b.npy", "--layers=all")
+    with pytest.raises(SystemExit, match=r"missing features/mix/weights"):
+        run("embed", tmp_path / "b.npy", "--layers=mix")
+
+
 def test_translations(run, tasks, tmp_path):
     task = tasks["translate"]
     found = lines(run("translate", tmp_path / "a.jsonl"))
@@ -374,6 +388,8 @@ def test_exports_answer_too(call, tasks, tmp_path, name):
     if name == "embed":
         expected = tasks[name].predict(texts)
         np.testing.assert_allclose([x["vector"] for x in found], expected, atol=1e-4)
+        with pytest.raises(SystemExit, match=r"pooling of an export are fixed.*feature_layers for"):
+            call(program, *arguments, "--output=-", "--layers=last")
     elif name == "fill_mask":
         assert [x["tokens"] for x in found] == [x["tokens"] for x in tasks[name].predict(texts)]
     else:

@@ -44,8 +44,9 @@ def keep_layers(model: Any, layers: Sequence[int] | str, number: int | None = No
         TypeError: the model is neither an encoder nor a task on one.
         ValueError: layers do not exist or are not ascending, `number` is missing or out of range,
             or the kept layers share weights in a way that no config describes; the first layer is
-            removed from a "pre_norm_except_first" encoder; the encoder has adapters or edits other
-            than "pruned", or is not BERT-like.
+            removed from a "pre_norm_except_first" encoder; the model is a task with
+            `feature_layers`; the encoder has adapters or edits other than "pruned", or is not
+            BERT-like.
 
     Example:
         >>> import kbert
@@ -55,6 +56,13 @@ def keep_layers(model: Any, layers: Sequence[int] | str, number: int | None = No
     """
     encoder = plain_encoder(model)
     config = encoder.config
+    feature_layers = getattr(model, "feature_layers", None)
+    if feature_layers is not None:
+        raise ValueError(
+            "Layers cannot be removed from a task whose head reads chosen layers: remove them from "
+            "its encoder, and make a new task. Received: a task with "
+            f"feature_layers={feature_layers!r}"
+        )
     kept_layers = _kept(layers, number, config.num_layers)
     blocks = _kept_blocks(config, kept_layers)
     if config.block == "pre_norm_except_first" and kept_layers[0] != 0:

@@ -91,6 +91,11 @@ class AwdLstm(Encoder):
             block.build((None, None, width))
 
     @property
+    def state_widths(self) -> list[int]:
+        """Widths of "hidden_states"."""
+        return [self.config.hidden_size, *(units for _, units in self.config.layer_sizes)]
+
+    @property
     def token_embedding(self) -> Any:
         """The token table (V, H)."""
         return self.embeddings.tables[0]
@@ -172,8 +177,7 @@ class AwdLstm(Encoder):
         if self.pooler is not None:
             shapes["pooled"] = (batch, 3 * width)
         if return_hidden_states:
-            widths = [width, *(units for _, units in self.config.layer_sizes)]
-            shapes["hidden_states"] = [(batch, length, units) for units in widths]
+            shapes["hidden_states"] = [(batch, length, units) for units in self.state_widths]
         asked = (("attention", return_attention), ("internals", return_internals))
         shapes |= {name: [] for name, returns in asked if returns}
         return output_spec(shapes, self.compute_dtype)

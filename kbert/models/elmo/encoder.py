@@ -7,13 +7,11 @@ Shapes: `B` batch, `T` words of a row, `C` characters of a word, `L` LSTM layers
 from typing import Any, ClassVar, Self
 
 import keras
-import numpy as np
-from keras import ops
 
 from kbert.checkpoints.checkpoint import Checkpoint
 from kbert.configs.elmo import ElmoConfig
-from kbert.core.types import DType, Shape, Tensor, Tensors
-from kbert.layers import ScalarMix
+from kbert.core.types import DType, Shape, Tensors
+from kbert.layers import MeanMaxPooling, ScalarMix
 from kbert.models.elmo.elmo import Elmo
 from kbert.models.initial_values import without_drawing
 from kbert.models.keras_model import KerasModel
@@ -34,42 +32,6 @@ class ElmoEncoderConfig(ElmoConfig):
     num_segments: ClassVar[int] = 0
     max_positions: ClassVar[int] = 512
     initializer_range: ClassVar[float] = 0.02
-
-
-@keras.saving.register_keras_serializable(package="kbert")
-class MeanMaxPooling(keras.layers.Layer):
-    """Concatenated mean and maximum over the words of each sequence; has no weights.
-
-    (The "concat pooling" of Howard & Ruder 2018, https://arxiv.org/abs/1801.06146, section 3.3,
-    over all words.)
-
-    Args:
-        hidden_size: width of the input, H.
-
-    Example:
-        >>> pooled = MeanMaxPooling(1)(ops.array([[[1.0], [3.0], [9.0]]]), ops.array([[1, 1, 0]]))
-        >>> ops.convert_to_numpy(pooled).tolist()
-        [[2.0, 3.0]]
-    """
-
-    def __init__(self, hidden_size: int, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.hidden_size = hidden_size
-        self.units = 2 * hidden_size  # output width
-
-    def call(self, sequence: Tensor, padding_mask: Tensor) -> dict[str, Any]:
-        """Pools `sequence` over words: (B, T, H) -> (B, 2H), zeros for a row without words.
-
-        `padding_mask` (B, T) is 1 for a word.
-        """
-        real = ops.cast(padding_mask, sequence.dtype)[:, :, None]  # (B, T, 1)
-        total = ops.sum(real, axis=1)  # (B, 1)
-        mean = ops.sum(sequence * real, axis=1) / ops.maximum(total, 1)
-        largest = ops.max(ops.where(real > 0, sequence, -np.inf), axis=1)
-        return ops.concatenate([mean, ops.where(total > 0, largest, 0)], axis=-1)
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "hidden_size": self.hidden_size}
 
 
 @keras.saving.register_keras_serializable(package="kbert")

@@ -115,6 +115,11 @@ class Seq2SeqEncoder(KerasModel, keras.Model):
         return {**self.seq2seq.parts(), **pooler}
 
     @property
+    def state_widths(self) -> list[int]:
+        """Widths of "hidden_states", which are the decoder's."""
+        return [self.config.hidden_size] * (self.config.decoder_layers + 1)
+
+    @property
     def id_rows(self) -> dict[str, int]:
         return {"token_ids": self.config.vocabulary_size}
 

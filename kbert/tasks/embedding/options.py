@@ -1,7 +1,7 @@
 """Settings of the tasks that embed texts."""
 
 from kbert.core.options import Options, option
-from kbert.tasks.fine_tuning.options import RowOptions
+from kbert.tasks.fine_tuning.options import LayerOptions, RowOptions
 
 POOLINGS = ("mean", "cls", "max", "weighted")
 PROMPTS = ("query", "document")
@@ -9,7 +9,7 @@ PROMPTS = ("query", "document")
 OBJECTIVES = ("ranking", "symmetric_ranking", "cosent", "angle", "cosine", "triplet", "teacher")
 
 
-class TextEmbedderOptions(RowOptions):
+class TextEmbedderOptions(RowOptions, LayerOptions):
     """Settings of `TextEmbedder`.
 
     Args:

@@ -161,7 +161,6 @@ class TextEmbedder(FineTuningTask):
 
     def __init__(self, encoder: keras.Model, tokenizer: TokenizerLike, **options: Any) -> None:
         super().__init__(encoder, tokenizer, **options)
-        hidden = encoder.config.hidden_size
         self.projection_layer = None
         if self.projection is not None:
             self.projection_layer = Dense(
@@ -171,7 +170,7 @@ class TextEmbedder(FineTuningTask):
                 dtype=encoder.dtype_policy,
                 name="projection",
             )
-            self.projection_layer.build((None, hidden))
+            self.projection_layer.build((None, self._token_width))
         elif self.projection_activation is not None:
             raise ValueError(
                 "`projection_activation` requires `projection`, the width of its layer. Received: "
@@ -187,7 +186,7 @@ class TextEmbedder(FineTuningTask):
     @property
     def width(self) -> int:
         """Width of an embedding, D."""
-        return self.projection or self.encoder.config.hidden_size
+        return self.projection or self._token_width
 
     @property
     def parts(self) -> dict[str, keras.layers.Layer]:

@@ -7,27 +7,32 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import keras
 import numpy as np
 from keras import ops
 
+from kbert.core import late
 from kbert.core.late import tf
 from kbert.core.options import Options
 from kbert.core.protocols import TokenizerLike
-from kbert.core.types import MaybeNone, Tensor, Tensors, Terms
+from kbert.core.types import MaybeNone, PathLike, Tensor, Tensors, Terms
 from kbert.data.tables.bucketing import BUCKET
 from kbert.data.tables.rows import Rows
 from kbert.data.tables.table import Table, as_table
-from kbert.layers import Dropout
+from kbert.layers import Dropout, gather_positions
 from kbert.signatures.row_export import RowExport
 from kbert.tasks.encoder_task import EncoderTask
 from kbert.tasks.file_answers import FileAnswers
 from kbert.tasks.fine_tuning.auxiliary_lm import auxiliary_weight, language_model_loss
 from kbert.tasks.fine_tuning.logit_rows import LogitRows
-from kbert.tasks.fine_tuning.options import DECODER_OPTIONS, AuxiliaryOptions
+from kbert.tasks.fine_tuning.options import (
+    DECODER_OPTIONS,
+    FEATURE_OPTIONS,
+    AuxiliaryOptions,
+)
 from kbert.tasks.fine_tuning.table_task import TableTask
 from kbert.tasks.fine_tuning.task_options import options_of
 from kbert.tasks.fine_tuning.text_rows import TextRows
@@ -143,12 +148,69 @@ class FineTuningTask(TableTask, EncoderTask):
             weight = auxiliary_weight(encoder, self.auxiliary_lm_weight)
             if self.reads_by_decoder:
                 self.auxiliary_lm_weight = weight  # presets store the current default
+        layers = getattr(self.chosen, "feature_layers", None)
+        lstm_width = getattr(self.chosen, "lstm_width", None)
+        # The layer between encoder and head, `kbert.heads.TokenFeatures`.
+        self._features: Any = None
+        if layers is not None or lstm_width is not None:
+            make = late.load("layer of settings", "features")
+            self._features = make(encoder, layers, lstm_width)
+        if self._features is not None and self._features.layers is not None:
+            self._requested = {"return_hidden_states": True}
+
+    @property
+    def _token_width(self) -> int:
+        """Width of "sequence" of `encode`."""
+        return self.encoder.config.hidden_size if self._features is None else self._features.units
 
     @property
     def settings(self) -> dict[str, Any]:
         settings = self.chosen.to_dict()
-        omitted = () if self.reads_by_decoder else DECODER_OPTIONS
+        omitted = set() if self.reads_by_decoder else {*DECODER_OPTIONS}
+        for name in settings.keys() & FEATURE_OPTIONS:
+            if settings[name] == self.options.field_of(name).default:
+                omitted.add(name)
         return {name: value for name, value in settings.items() if name not in omitted}
+
+    @property
+    def parts(self) -> dict[str, keras.layers.Layer]:
+        features = {} if self._features is None else {"features": self._features}
+        return {**super().parts, **features}
+
+    def save_to_preset(self, path: PathLike, format: str = "kbert", **options: Any) -> None:
+        """Like `Task.save_to_preset`; `feature_layers` and a BiLSTM need format="kbert"."""
+        if format != "kbert" and self._features is not None:
+            given = {name: self.settings[name] for name in FEATURE_OPTIONS if name in self.settings}
+            raise ValueError(
+                'format must be "kbert" for a head on chosen layers or with a BiLSTM: other '
+                "libraries have no such heads. Received: "
+                f"{format!r} for {', '.join(f'{k}={x!r}' for k, x in given.items())}"
+            )
+        super().save_to_preset(path, format, **options)
+
+    def encode(
+        self,
+        features: Mapping[str, Any],
+        training: bool = False,
+        encoder: keras.Model | None = None,
+        positions: Tensor | None = None,
+    ) -> dict[str, Any]:
+        """Like `EncoderTask.encode`; with `feature_layers` or a BiLSTM, "sequence" are features.
+
+        They are (B, T, D). "pooled" (B, 2D) then is their mean and maximum, and "encoded" (B, T, H)
+        the encoder's own "sequence".
+        """
+        if self._features is None:
+            return super().encode(features, training, encoder, positions)
+        outputs = super().encode(features, training, encoder)
+        states = outputs["hidden_states"] if self._requested else outputs["sequence"]
+        mask = features.get("padding_mask")
+        mask = ops.ones(ops.shape(outputs["sequence"])[:2]) if mask is None else mask
+        sequence = self._features(states, mask, training=training)
+        pooled = {"pooled": self._features.pooling(sequence, mask)} if self.needs_pooler else {}
+        if positions is not None:
+            sequence = gather_positions(sequence, positions)
+        return {**outputs, **pooled, "encoded": outputs["sequence"], "sequence": sequence}
 
     def make_dropout(self) -> Dropout:
         """Returns the dropout before a head, at the rate of the option `dropout` or the encoder."""

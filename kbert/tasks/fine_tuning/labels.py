@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from kbert import metrics
 from kbert.core.in_memory import ClassName, values_of
 from kbert.data.tables.table import Table
 
@@ -404,6 +405,28 @@ def class_answer(
         "probability": named_probabilities[label],
         "probabilities": named_probabilities,
     }
+
+
+def class_scores(labels: Labels, table: Table, answers: Sequence[Any]) -> dict[str, float]:
+    """Returns the scores of `TextClassifier.evaluate` for answers with one label each.
+
+    Args:
+        labels: the classes.
+        table: table with a column `label`; with a column `group`, groups of rows are scored too.
+        answers: answers for its rows, as `class_answer` returns them.
+    """
+    truth = labels.ids(table)
+    predictions = labels.indices([answer["label"] for answer in answers])
+    scores = {
+        "accuracy": metrics.accuracy(truth, predictions),
+        "macro_f1": metrics.macro_f1(truth, predictions),
+        "matthews": metrics.matthews(truth, predictions),
+    }
+    if len(labels) == 2:
+        scores["f1"] = metrics.f1(truth, predictions)
+    if "group" in table:
+        scores["exact_match"] = metrics.exact_groups(truth, predictions, table["group"])
+    return scores
 
 
 def _check_names(names: Sequence[str], given: Any, what: str) -> None:

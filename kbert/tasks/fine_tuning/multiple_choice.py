@@ -46,8 +46,8 @@ class MultipleChoice(FineTuningTask):
     `{"choice": 2, "text": "…", "probabilities": […]}`; the metric is accuracy.
 
     Args:
-        encoder: a `kbert.Encoder` with a pooler, a `kbert.models.DecoderEncoder`, or a
-            `kbert.models.Seq2SeqEncoder` with a pooler.
+        encoder: a `kbert.Encoder` with a pooler, a `kbert.models.ElmoEncoder`, a
+            `kbert.models.DecoderEncoder`, or a `kbert.models.Seq2SeqEncoder` with a pooler.
         tokenizer: the encoder's tokenizer.
         name: name of the model.
         **options: settings. A row of tokens is a pair of context and choice. The language-model
@@ -78,6 +78,7 @@ class MultipleChoice(FineTuningTask):
     shown_metrics = ("accuracy",)
     needs_pooler = True
     row_export = EncoderRows  # a row is not a single sequence of ids
+    takes_characters = True
     takes_decoders = True
     takes_seq2seq = True
     predicts_per = "choice"
@@ -85,7 +86,9 @@ class MultipleChoice(FineTuningTask):
     def __init__(self, encoder: keras.Model, tokenizer: TokenizerLike, **options: Any) -> None:
         super().__init__(encoder, tokenizer, **options)
         self.head_dropout = self.make_dropout()
-        self.choice = ChoiceHead(encoder.config, dtype=encoder.dtype_policy)
+        self.choice = ChoiceHead(
+            encoder.config, width=encoder.pooler.units, dtype=encoder.dtype_policy
+        )
         self.build()
 
     @property
@@ -128,7 +131,7 @@ class MultipleChoice(FineTuningTask):
         return {**self._by_row(features, real), **columns}
 
     def _by_row(self, features: Tensors, real: Any) -> Any:
-        """Reshapes features (B * A, T) to (B, A, T), with padding where `real` (B, A) is False."""
+        """Reshapes features (B * A, …) to (B, A, …), with padding where `real` (B, A) is False."""
         blank = {"token_ids": self.form.pad_id, "segment_ids": 0, "padding_mask": 0}
         if GLOBAL_POSITIONS in input_names(self.encoder):
             segments = features["segment_ids"]
@@ -137,7 +140,9 @@ class MultipleChoice(FineTuningTask):
         shape = tf.shape(real)
         return {
             name: tf.where(
-                real[:, :, None], tf.reshape(x, tf.concat([shape, tf.shape(x)[1:]], 0)), blank[name]
+                real[(..., *[None] * (len(x.shape) - 1))],
+                tf.reshape(x, tf.concat([shape, tf.shape(x)[1:]], 0)),
+                blank[name],
             )
             for name, x in features.items()
         }
@@ -156,14 +161,13 @@ class MultipleChoice(FineTuningTask):
 
         With `return_read` also "read", the encoder's inputs and outputs for `language_model_loss`.
         """
-        rows, alternatives, tokens = ops.shape(batch["token_ids"])
-        names = ("token_ids", "segment_ids", "padding_mask")
-        flat = {name: ops.reshape(batch[name], (-1, tokens)) for name in names}
-        if GLOBAL_POSITIONS in batch:
-            global_positions = batch[GLOBAL_POSITIONS]
-            flat[GLOBAL_POSITIONS] = ops.reshape(
-                global_positions, (-1, ops.shape(global_positions)[2])
-            )
+        rows, alternatives, _ = ops.shape(batch["padding_mask"])
+        names = ("token_ids", "segment_ids", "padding_mask", GLOBAL_POSITIONS)
+        flat = {
+            name: ops.reshape(batch[name], (-1, *ops.shape(batch[name])[2:]))
+            for name in names
+            if name in batch
+        }
         read = {}
         if return_read:
             outputs = self.encode(flat, training)

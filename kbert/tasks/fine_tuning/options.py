@@ -3,12 +3,16 @@
 from collections.abc import Mapping
 from typing import Any
 
-from kbert.core.options import Options, option
+from kbert.core.options import Options, option, parse_kind
 
 TEMPLATE = "This example is {}."  # hypothesis of a zero-shot classifier
 
 # Settings of tasks on decoders; for other encoders presets omit them.
 DECODER_OPTIONS = ("both_orders", "auxiliary_lm_weight")
+# Settings that presets omit if they have their defaults, as those of earlier versions do.
+FEATURE_OPTIONS = ("feature_layers", "head")
+LINEAR, BILSTM = "linear", "bilstm"
+LSTM_WIDTH = 768  # BERT, section 5.3
 
 
 class RowOptions(Options):
@@ -77,6 +81,55 @@ class AuxiliaryOptions(Options):
     )
 
 
+class LayerOptions(Options):
+    """Settings of tasks whose heads may read other hidden states than the last.
+
+    Args:
+        {options}
+    """
+
+    feature_layers: str | int | tuple[int, ...] | None = option(
+        None,
+        help="Hidden states that the head reads, as `layers` of kbert.features: a name such as "
+        "sum_last_four, or indices such as 11 or sum:9,10. Also mix, mix_all or mix_last_four, "
+        "sums with learned weights. None: the last layer; of ELMo its mix.",
+        of_rows=False,
+    )
+
+
+class FeatureOptions(LayerOptions):
+    """Settings of tasks with a choice of heads.
+
+    Args:
+        {options}
+    """
+
+    head: str = option(
+        LINEAR,
+        help="Layers on top: linear, one dense layer; or bilstm, two bidirectional LSTMs below it, "
+        f"for a frozen encoder. They have {LSTM_WIDTH} units in each direction; bilstm:width=256 "
+        "has 256.",
+        of_rows=False,
+    )
+
+    @property
+    def lstm_width(self) -> int | None:
+        """Units in each direction of the LSTMs; None without them."""
+        kind, given = parse_kind(self.head)
+        return given.get("width", LSTM_WIDTH) if kind == BILSTM else None
+
+    def check(self) -> None:
+        kind, given = parse_kind(self.head)
+        width = self.lstm_width
+        is_width = width is None or (type(width) is int and width >= 1)
+        names = {"width"} if kind == BILSTM else set()
+        if kind not in (LINEAR, BILSTM) or not given.keys() <= names or not is_width:
+            raise ValueError(
+                f"`head` must be {LINEAR}, {BILSTM}, or with a width of at least 1 "
+                f"{BILSTM}:width=256. Received: {self.head!r}"
+            )
+
+
 class TextOptions(WindowOptions, AuxiliaryOptions):
     """Settings of tasks on whole texts and pairs.
 
@@ -91,7 +144,7 @@ class TextOptions(WindowOptions, AuxiliaryOptions):
     )
 
 
-class TextClassifierOptions(TextOptions):
+class TextClassifierOptions(TextOptions, FeatureOptions):
     """Settings of `TextClassifier`.
 
     Args:
@@ -111,7 +164,7 @@ class TextClassifierOptions(TextOptions):
     )
 
 
-class TokenClassifierOptions(WindowOptions):
+class TokenClassifierOptions(WindowOptions, FeatureOptions):
     """Settings of `TokenClassifier`; without a `doc_stride`, windows overlap by half.
 
     Args:

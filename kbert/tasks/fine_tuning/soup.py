@@ -35,8 +35,8 @@ def soup(
     can be worse than each. The greedy soup is never worse on `validation_data` than the best task.
 
     Args:
-        tasks: two or more tasks of one class, with the same labels, tokenizer and settings of rows,
-            and with weights of the same shapes.
+        tasks: two or more tasks of one class, with the same labels, tokenizer, settings of rows and
+            `feature_layers`, and with weights of the same shapes.
         validation_data: labelled examples, as in `evaluate`. The tasks are added in the order of
             their scores on them, each only if the score of the mean does not fall. None = the mean
             of all tasks.
@@ -65,6 +65,12 @@ def soup(
         True
     """
     check_alike(tasks, "A soup")
+    layers = [getattr(task, "feature_layers", None) for task in tasks]
+    if other := [x for x in layers if x != layers[0]]:
+        raise ValueError(
+            "A soup requires tasks whose heads read the same layers. Received: "
+            f"feature_layers={layers[0]!r} and {other[0]!r}"
+        )
     tables = [get_parts(task.parts) for task in tasks]
     _check_shapes(tables)
     mean = _copy(tasks[0])

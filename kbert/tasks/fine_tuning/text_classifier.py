@@ -25,6 +25,7 @@ from kbert.tasks.fine_tuning.labels import (
     Labels,
     check_several,
     class_answer,
+    class_scores,
     class_weights_of,
     indicator_columns,
     names_of_classes,
@@ -108,7 +109,8 @@ class TextClassifier(FineTuningTask):
         thresholds_of(self.labels, self.threshold)  # raises now
         self.texts = TextRows(self)
         self.head_dropout = self.make_dropout()
-        self.classifier = sentence_head(encoder, len(self.labels))
+        width = None if self._features is None else self._features.pooling.units
+        self.classifier = sentence_head(encoder, len(self.labels), width)
         self.build()
 
     @property
@@ -198,18 +200,7 @@ class TextClassifier(FineTuningTask):
     def score(self, table: Table, answers: Sequence[Any]) -> dict[str, float]:
         if self.multi_label:
             return metrics.multi_label(self._classes.indicators(table), self._indicators(answers))
-        labels = self._classes.ids(table)
-        predictions = self._classes.indices([answer["label"] for answer in answers])
-        scores = {
-            "accuracy": metrics.accuracy(labels, predictions),
-            "macro_f1": metrics.macro_f1(labels, predictions),
-            "matthews": metrics.matthews(labels, predictions),
-        }
-        if len(self.labels) == 2:
-            scores["f1"] = metrics.f1(labels, predictions)
-        if "group" in table:
-            scores["exact_match"] = metrics.exact_groups(labels, predictions, table["group"])
-        return scores
+        return class_scores(self._classes, table, answers)
 
     def score_names(self, table: Table) -> list[str] | None:
         if self.multi_label:

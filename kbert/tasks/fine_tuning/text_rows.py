@@ -219,7 +219,8 @@ class TextRows:
         read = None
         if return_read:
             outputs = self._task.encode(features, training)
-            pooled, read = outputs["pooled"], {**features, "sequence": outputs["sequence"]}
+            sequence = outputs.get("encoded", outputs["sequence"])
+            pooled, read = outputs["pooled"], {**features, "sequence": sequence}
         else:
             pooled = self._task.encode_pooled(features, training)
         if swapped is not None:
@@ -267,15 +268,18 @@ class TextRows:
         return dict(reversed(entries.items())) if pairs_first else entries
 
 
-def sentence_head(encoder: keras.Model, units: int) -> SentenceHead:
+def sentence_head(encoder: keras.Model, units: int, width: int | None = None) -> SentenceHead:
     """Returns the dense layer on an encoder's pooled vector, the `classifier` of tasks.
+
+    `width` is that of the pooled vector; None = that of the encoder's. (ELMo's pooled vector is
+    twice as wide as its word vectors.)
 
     For a decoder without input tokens the bias is frozen at zero. Such rows are those of
     transformers' classifiers on GPT and GPT-2, which have no bias.
     """
     head = SentenceHead(
         *(encoder.config, units),
-        width=encoder.pooler.units,  # ELMo's pooled vector is twice as wide as its word vectors
+        width=width or encoder.pooler.units,
         name="classifier",
         dtype=encoder.dtype_policy,
     )

@@ -114,7 +114,12 @@ class TokenClassifier(FineTuningTask):
             )
         self.scheme = metrics.find_scheme(self.labels)
         self.head_dropout = self.make_dropout()
-        self.tokens = TokenHead(encoder.config, len(self.labels), dtype=encoder.dtype_policy)
+        self.tokens = TokenHead(
+            encoder.config,
+            len(self.labels),
+            width=self._token_width,
+            dtype=encoder.dtype_policy,
+        )
         self.build()
         logging.info(
             "Labels %s: measured by %s",

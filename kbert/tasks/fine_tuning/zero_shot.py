@@ -95,7 +95,7 @@ class ZeroShotClassifier:
                 f"template={template!r}"
             )
         self.classifier = classifier
-        self.labels = None if labels is None else _checked(labels)
+        self.labels = None if labels is None else label_names(labels)
         self.template = template
         self.multi_label = multi_label
         self._entailment = _entailment_of(classifier.labels, entailment)
@@ -152,7 +152,7 @@ class ZeroShotClassifier:
             The answers, and the number of truncated texts.
         """
         inference.check_batch_size(batch_size)
-        names = self.labels if labels is None else _checked(labels)
+        names = self.labels if labels is None else label_names(labels)
         if names is None:
             raise ValueError("`labels` must name the classes. Received: labels=None")
         if len(names) == 1:
@@ -201,9 +201,9 @@ class ZeroShotClassifier:
         """Returns the answer for a text from the logits (L, C) of its labels."""
         if self.multi_label or len(names) == 1:
             sides = logits[:, [self._entailment, self._needed_contradiction()]]
-            probabilities = _softmax(sides)[:, 0]
+            probabilities = softmax(sides)[:, 0]
         else:
-            probabilities = _softmax(logits[:, self._entailment])
+            probabilities = softmax(logits[:, self._entailment])
         order = np.argsort(-probabilities, kind="stable")
         thresholds = np.full(len(names), _LIKELY) if self.multi_label else None
         return class_answer([names[i] for i in order], probabilities[order], thresholds)
@@ -247,13 +247,13 @@ class ClassAnswers(TableAnswers):
         return self._made[1].predict_and_count(table["text"], batch_size=batch_size, verbose=0)
 
 
-def _softmax(logits: np.ndarray) -> np.ndarray:
+def softmax(logits: np.ndarray) -> np.ndarray:
     """Returns the softmax over the last axis, in float64."""
     exponentials = np.exp(np.float64(logits) - logits.max(axis=-1, keepdims=True))
     return exponentials / exponentials.sum(axis=-1, keepdims=True)
 
 
-def _checked(labels: Sequence[str]) -> list[str]:
+def label_names(labels: Sequence[str]) -> list[str]:
     """Returns labels as a list; raises ValueError if there are none, or one twice."""
     names = [labels] if isinstance(labels, str) else list(labels)
     if not names or len({*names}) < len(names):

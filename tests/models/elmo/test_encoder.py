@@ -6,9 +6,8 @@ import pytest
 from keras import ops
 
 import kbert
-from kbert.layers import ScalarMix
+from kbert.layers import MeanMaxPooling, ScalarMix
 from kbert.models import ElmoEncoder
-from kbert.models.elmo.encoder import MeanMaxPooling
 from tests.harness import assert_close, randomise, to_numpy
 
 pytestmark = pytest.mark.jax_slow  # an Elmo and a mix: each has tests of its own

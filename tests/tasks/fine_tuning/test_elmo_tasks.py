@@ -192,6 +192,27 @@ def test_long_texts_are_read_in_windows():
     assert set(pooled[0]["probabilities"]) == {"no", "yes"}
 
 
+def test_choices(tmp_path):
+    rows = [
+        {"context": "the red", "choices": ["pen", "fox is", "a"], "label": 1},
+        {"context": "", "choices": ["the", "pen"], "label": 0},
+    ]
+    task = MultipleChoice(make_encoder(), make_tokenizer())
+    before = values(task)
+    task.fit(rows * 2, **{**FIT, "epochs": 1})
+    assert changed(before, task) == {
+        *("encoder/mix/weights", "encoder/mix/gamma"),
+        *("choice/dense/kernel", "choice/dense/bias"),
+    }
+    answers = task.predict(rows)
+    assert [len(answer["probabilities"]) for answer in answers] == [3, 2]
+    for row, answer in zip(rows, answers, strict=True):
+        (alone,) = task.predict([row])
+        assert_close(alone["probabilities"], answer["probabilities"], 1e-5)
+    task.save_to_preset(tmp_path / "preset")
+    assert kbert.Task.from_preset(tmp_path / "preset").predict(rows) == answers
+
+
 @pytest.mark.slow
 def test_a_run_that_was_stopped_resumes_to_the_same_numbers(tmp_path):
     options = {**FIT, "epochs": 2}
@@ -234,12 +255,17 @@ def test_a_fresh_process_classifies_and_tags(tmp_path):
         assert named["labels"][row][: len(wanted["labels"])] == wanted["labels"]
 
 
-def test_what_does_not_fit_is_told():
+def test_what_does_not_fit_is_told(tmp_path):
     encoder = kbert.models.ElmoEncoder(make_elmo())
     tokenizer = make_tokenizer()
-    for kind in (QuestionAnswerer, MultipleChoice):
-        with pytest.raises(ValueError, match=f"ELMo is supported by .*Received: {kind.__name__}"):
-            kind(encoder, tokenizer)
+    message = "ELMo, whose tokens are whole words without ids, is supported by .*Rec.*: Question"
+    with pytest.raises(ValueError, match=message):
+        QuestionAnswerer(encoder, tokenizer)
+    with pytest.raises(TypeError, match=r"an ELMo has elmo.embed\(texts\) instead.*ElmoEncoder"):
+        kbert.features(encoder, tokenizer, ["a"])
+    make_elmo().save_to_preset(tmp_path / "elmo")
+    with pytest.raises(ValueError, match=r"Elmo.from_preset\(folder\).save_to.*Received: an ELMo"):
+        kbert.conversion.convert(tmp_path / "elmo", tmp_path / "converted")
     with pytest.raises(ValueError, match=r"ElmoEncoder with max_characters=12.*max_characters=50"):
         TextClassifier(encoder, kbert.CharacterTokenizer(), ["a", "b"])
     config = kbert.EncoderConfig(
