@@ -11,6 +11,8 @@ VERSION = re.search(r'^__version__ = "(.+)"$', (HERE / "kbert/version.py").read_
 # The runtimes that a model is exported to.
 LITERT = ["ai-edge-litert"]
 ONNX = ["tf2onnx>=1.17", "onnx", "onnxruntime>=1.20", "onnxruntime-extensions"]
+# Parquet and Arrow files.
+ARROW = ["pyarrow>=15"]
 # What answers over HTTP, and TensorFlow Serving's own messages of gRPC.
 SERVE = [
     "starlette",
@@ -49,6 +51,7 @@ TEST = [
     "nbclient",
     "nbformat",
     "ipykernel",
+    *ARROW,
     *LITERT,
     *ONNX,
     *OPENVINO,
@@ -95,6 +98,7 @@ setup(
         "tqdm",
     ],
     extras_require={
+        "arrow": ARROW,
         "beam": ["apache-beam>=2.70"],
         "chinese": ["jieba"],
         "docs": DOCS,

@@ -34,6 +34,7 @@ STATES = ("ok", "slow", "note", "-", "BROKEN")
 
 # What each extra of setup.py enables.
 EXTRAS = {
+    "arrow": "files in Parquet, Arrow and Feather format",
     "beam": "kbert-prepare-corpus --runner=beam, kbert-predict --runner=beam",
     "chinese": "kbert-prepare-corpus --lexicon",
     "docs": "make docs",

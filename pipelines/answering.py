@@ -38,7 +38,8 @@ def define_flags(columns: type[Options], answers: type[Options]) -> None:
     flags.DEFINE_string(
         "input",
         None,
-        "A .txt, .csv, .tsv or .jsonl file, tfds:NAME, or - for lines of standard input.",
+        "A .txt, .csv, .tsv, .jsonl, .parquet, .arrow or .feather file, tfds:NAME, or - for lines "
+        "of standard input.",
     )
     flags.DEFINE_string("output", None, "File of the answers, or - for standard output.")
     flags.DEFINE_integer("batch_size", 32, "Rows per forward pass.", 1)

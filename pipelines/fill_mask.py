@@ -13,6 +13,7 @@ Input formats, plain or .gz; --input=- reads lines of text from standard input:
   texts.txt       one text per line; an empty line is an empty text
   *.csv, *.tsv    a header, then one record per line; --text_column names the column
   *.jsonl         one object per line; --text_column names the field, else "text"
+  *.parquet, *.arrow, *.feather   one text per row, in that column (pip install 'kbert[arrow]')
 
 Output: {"text": "…", "tokens": [["dog", "cat"]], "probabilities": [[0.4, 0.1]]}, with a list for
 each mask, from left to right. With --candidates the lists have these tokens, in the given order.

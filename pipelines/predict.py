@@ -13,6 +13,7 @@ Input formats, plain or .gz; --input=- reads lines of text from standard input:
   *.csv, *.tsv    a header, then one record per line; flags name the columns
   *.jsonl         one object per line: text, or first and second, or words (a list), or question and
                   context, or context and choices (a list)
+  *.parquet, *.arrow, *.feather   the same columns, not gzipped (pip install 'kbert[arrow]')
   tfds:NAME       a TensorFlow dataset; "/CONFIG" and ":SPLIT" may follow (default: test)
 
 Answers are in the order of the input and include the text: {"text": "…", "label": "spam",

@@ -20,6 +20,7 @@ memory. After an interrupt or a kill, the same command resumes. Input formats:
 
   corpus/*.txt, *.txt.gz      a blank line between documents; one sentence per line or running text
   corpus/*.jsonl, *.jsonl.gz  one JSON object per line, the text under --field
+  *.parquet, *.arrow          one document per row, the text in the column --field
   tfds:wikipedia/20230601.en  a TensorFlow dataset, the text under --field; ":SPLIT" may follow
   docs:                       the documentation that is installed with Python and its packages
 
@@ -93,7 +94,11 @@ def define_flags() -> None:
     )
     flags.DEFINE_integer("num_workers", 1, "Processes; each needs about 1 GB.", 0)
     beam_flags.define()
-    flags.DEFINE_string("field", "text", "Field of the text in JSON lines and TensorFlow datasets.")
+    flags.DEFINE_string(
+        "field",
+        "text",
+        "Field or column of the text in JSON lines, Parquet, Arrow and TensorFlow datasets.",
+    )
     flags.DEFINE_enum(
         "on_bad_utf8",
         "fail",

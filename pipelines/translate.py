@@ -13,6 +13,7 @@ Input formats, plain or .gz; --input=- reads lines of text from standard input:
   texts.txt       one text per line; an empty line is an empty text
   *.csv, *.tsv    a header, then one record per line; --text_column names the column
   *.jsonl         one object per line; --text_column names the field, else "text"
+  *.parquet, *.arrow, *.feather   one text per row, in that column (pip install 'kbert[arrow]')
 
 Output: {"text": "…", "translation": "…", "score": -1.8}; with --num_results "translations" and
 "scores", the best first. A score is the log probability of the translation; with a beam it is

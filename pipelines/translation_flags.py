@@ -24,7 +24,8 @@ class TranslationOptions(EvaluationOptions):
     pairs: str | None = option(
         None,
         help="Instead of source and target files: files of tab-separated source and target, or of "
-        "JSON lines, plain or .gz, or a TensorFlow dataset as tfds:NAME[/CONFIG][:SPLIT].",
+        "JSON lines, plain or .gz, of Parquet or Arrow, or a TensorFlow dataset as "
+        "tfds:NAME[/CONFIG][:SPLIT].",
     )
     dev_source: str | None = _dev("source")
     dev_target: str | None = _dev("target")
@@ -32,7 +33,8 @@ class TranslationOptions(EvaluationOptions):
     columns: tuple[str, ...] | None = option(
         None,
         help="Columns of source and target in --pairs and --dev_pairs, by number from 0 or by "
-        "name. Default: 0,1; for a dataset the two that it declares.",
+        "name, such as translation.en,translation.de inside a struct. Default: 0,1; for a dataset "
+        "the two that it declares.",
     )
     tokenizer: str = option(
         "bpe",

@@ -185,6 +185,7 @@ ORDER = {
         chinese sentences source
         files tfds
         documentation
+        columnar
         sources
         pair_readers
         pairs
@@ -223,6 +224,7 @@ HEAVY = {
     "sklearn", "seqeval", "sacrebleu", "apache_beam", "onnx", "onnxruntime", "tf2onnx", "openvino",
     "nncf", "ai_edge_litert", "onnxruntime_extensions", "openvino_tokenizers", "faiss", "umap",
     "starlette", "uvicorn", "orjson", "msgpack", "prometheus_client", "grpc", "tensorflow_serving",
+    "pyarrow",
 }  # fmt: skip
 # keras.ops alone, so that these also run on the JAX and PyTorch backends.
 BACKEND_FREE = ("layers", "edit", "heads", "models", "decoding")

@@ -5,8 +5,10 @@ library are recognised by their attributes, so that none of the libraries is imp
 """
 
 import functools
+import json
 import operator
 import sys
+import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Reversible, Sequence, Set
 from typing import Any
 
@@ -85,6 +87,16 @@ def has_columns(data: Any) -> bool:
     return _named_columns(data) is not None
 
 
+def is_table(data: Any) -> bool:
+    """Returns whether rows have names: data with columns, or a stream of such rows.
+
+    Example:
+        >>> is_table({"text": ["a"]}), is_table(["a.txt", "b.txt"])
+        (True, False)
+    """
+    return _is_hugging_face(data) or is_dataset(data) or has_columns(data)
+
+
 def rows_of(data: Any) -> Iterator[Any]:
     """Yields the rows: strings, tuples, lists of words, or dicts by column.
 
@@ -95,8 +107,8 @@ def rows_of(data: Any) -> Iterator[Any]:
         >>> list(rows_of({"first": ["a", "c"], "second": ["b", "d"]}))
         [{'first': 'a', 'second': 'b'}, {'first': 'c', 'second': 'd'}]
     """
-    if _is_hugging_face(data):
-        return _hugging_face_rows(data)
+    if _is_hugging_face(data) or _is_arrow(data):
+        return _rows_of_batches(data)
     if has_columns(data) or hasattr(data, "element_spec"):
         columns = {name: values_of(x, name) for name, x in columns_of(data).items()}
         if len(sizes := {len(values) for values in columns.values()}) > 1:
@@ -105,8 +117,6 @@ def rows_of(data: Any) -> Iterator[Any]:
             )
         rows = zip(*columns.values(), strict=True)
         return (dict(zip(columns, row, strict=True)) for row in rows)
-    if hasattr(data, "read_next_batch"):  # a stream of Arrow's
-        return (row for batch in data for row in batch.to_pylist())
     check_order(data, "The data")
     if not _is_several(data):
         raise ValueError(
@@ -176,9 +186,10 @@ def column_or_rows(data: Any, names: Sequence[str] = ("text",)) -> Iterator[Any]
     if readers is None:
         for row in rows_of(data):
             yield row[chosen(row)] if isinstance(row, Mapping) else row
-    elif _is_hugging_face(data):
+    elif _is_hugging_face(data) or _is_arrow(data):
         name = chosen(readers)
-        yield from (row[name] for row in _hugging_face_rows(data.select_columns([name])))
+        select = data.select_columns if _is_hugging_face(data) else data.select
+        yield from (row[name] for row in _rows_of_batches(select([name])))
     else:
         yield from values_of(readers[chosen(readers)](), chosen(readers))
 
@@ -260,13 +271,13 @@ def _named_columns(data: Any) -> dict[str, Callable[[], Any]] | None:
     elif _is_hugging_face(data):
         if not hasattr(type(data), "__len__"):
             return None  # a stream of rows
-        names, read_column = data.column_names, _hugging_face_column
+        names, read_column = data.column_names, _declared_column
     elif fields := _fields(data):
         names = fields if getattr(data, "ndim", 0) else ()
     elif hasattr(data, "columns") and hasattr(data, "dtypes"):  # a frame
         names = data.columns
     elif hasattr(data, "column_names") and hasattr(data, "schema"):  # a table of Arrow
-        names = data.column_names
+        names, read_column = data.column_names, _declared_column
     elif isinstance(getattr(data, "columns", None), Mapping):  # a kbert.data.Table
         names = data.columns
     else:
@@ -293,16 +304,72 @@ def _is_column(data: Any) -> bool:
     return hasattr(data, "column_name") and hasattr(data, "source")
 
 
-def _hugging_face_column(dataset: Any, name: str) -> list:
-    values = dataset.with_format(None)[name][:]
-    return _by_names(values, (dataset.features or {}).get(name), name)
+def _is_arrow(data: Any) -> bool:
+    """Returns whether `data` is a table or a stream of pyarrow, which has batches of rows."""
+    return hasattr(data, "read_next_batch") or (
+        hasattr(data, "to_batches") and hasattr(data, "column_names")
+    )
 
 
-def _hugging_face_rows(dataset: Any) -> Iterator[dict[str, Any]]:
-    features = dataset.features or {}
-    for batch in dataset.with_format(None).iter(_ROWS):
-        columns = [_by_names(values, features.get(name), name) for name, values in batch.items()]
-        yield from (dict(zip(batch, row, strict=True)) for row in zip(*columns, strict=True))
+def arrow_features(schema: Any) -> Mapping[str, Any]:
+    """Returns the features that `datasets` notes in the schema of an Arrow table; {} without any.
+
+    Args:
+        schema: schema of pyarrow. Files that `datasets` writes have the features as JSON in its
+            metadata, under "huggingface".
+
+    Raises:
+        ValueError: the note is not valid.
+    """
+    note = (getattr(schema, "metadata", None) or {}).get(b"huggingface")
+    if note is None:
+        return {}
+
+    def feature(fields: dict[str, Any]) -> Any:
+        # Columns of a struct are a dict without a type.
+        has_type = isinstance(fields.get("_type"), str)
+        return types.SimpleNamespace(**fields) if has_type else fields
+
+    try:
+        return json.loads(note, object_hook=feature)["info"]["features"] or {}
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(
+            "The metadata 'huggingface' of an Arrow schema must be JSON with the features of "
+            f"datasets under info/features. Received: {note!r:.80} ({error!r})"
+        ) from error
+
+
+def _declared_features(data: Any) -> Mapping[str, Any]:
+    """Returns the features that a data set of `datasets` or a table of pyarrow declares."""
+    return (data.features or {}) if _is_hugging_face(data) else arrow_features(data.schema)
+
+
+def _declared_column(data: Any, name: str) -> list:
+    """Returns a column of `datasets` or pyarrow as a list, with classes as names."""
+    column = data.with_format(None)[name][:] if _is_hugging_face(data) else data[name]
+    return by_names(_values(column), _declared_features(data).get(name), name)
+
+
+def _rows_of_batches(data: Any) -> Iterator[dict[str, Any]]:
+    """Yields the rows of `datasets` or pyarrow as dicts, at constant memory."""
+    features, start, batches = _declared_features(data), 0, data
+    if _is_hugging_face(data):
+        batches = data.with_format(None).iter(_ROWS)
+    elif hasattr(data, "to_batches"):
+        batches = data.to_batches(max_chunksize=_ROWS)
+    for batch in batches:
+        names = [*batch] if isinstance(batch, Mapping) else batch.schema.names
+        place = functools.partial(_row_of_data, start)
+        columns = [
+            by_names(_values(batch[name]), features.get(name), name, place) for name in names
+        ]
+        for row in zip(*columns, strict=True):
+            yield dict(zip(names, row, strict=True))
+            start += 1
+
+
+def _row_of_data(start: int, row: int) -> str:
+    return f"row {start + row} of the data"
 
 
 def _feature_of(column: Any) -> Any:
@@ -311,27 +378,51 @@ def _feature_of(column: Any) -> Any:
     return features.get(column.column_name) if isinstance(features, Mapping) else None
 
 
-def _by_names(values: Iterable[Any], feature: Any, column: str) -> list:
+def _place_around(place: Callable[[int], str], row: int, _: int) -> str:
+    return place(row)
+
+
+def by_names(
+    values: Iterable[Any],
+    feature: Any,
+    column: str,
+    place: Callable[[int], str] | None = None,
+) -> list:
     """Returns the values of a column of `datasets`, with classes as names (`ClassName`).
 
-    `feature` is what the data set declares for the column, None for nothing. Class numbers are kept
-    if the names are just these numbers, or if no row has a class (-1, as in a test set). Numbers
-    without a name raise ValueError; `column` is the column's name in the message.
+    Class numbers are kept if the names are just these numbers, or if no row has a class (-1, as in
+    a test set).
+
+    Args:
+        values: values of the column.
+        feature: what the data set declares for the column; None for nothing.
+        column: name of the column, for messages.
+        place: function from the number of a row to its place, for messages; None = rows of the
+            data.
+
+    Raises:
+        ValueError: a number has no name; the message names the row.
     """
+    place = place or functools.partial(_row_of_data, 0)
     names = getattr(feature, "names", None)
     if names is None:
         inner = feature[0] if isinstance(feature, list) else getattr(feature, "feature", None)
         if inner is None or isinstance(inner, Mapping):
             return list(values)
-        return [None if row is None else _by_names(row, inner, column) for row in values]
+        return [
+            None
+            if entries is None
+            else by_names(entries, inner, column, functools.partial(_place_around, place, row))
+            for row, entries in enumerate(values)
+        ]
     values = list(map(plain, values))
     if list(names) == [str(number) for number in range(len(names))] or set(values) <= {-1, None}:
         return values
-    for value in values:
+    for row, value in enumerate(values):
         if isinstance(value, int) and not 0 <= value < len(names):
             raise ValueError(
-                f"The column {column!r} of the data has the classes 0 to {len(names) - 1}. "
-                f"Received: {value}"
+                f"{place(row)}: {column!r} must be the number of one of {len(names)} classes, 0 to "
+                f"{len(names) - 1}. Received: {value}"
             )
     return [ClassName(names[value], value) if isinstance(value, int) else value for value in values]
 
@@ -350,7 +441,7 @@ def _values(data: Any) -> Iterable[Any]:
     """Returns the values of a series, an array, a tensor or a column; keeps anything else."""
     if _is_column(data):
         values = _without_tensor(data[:]) if hasattr(type(data), "__len__") else data
-        return _by_names(values, _feature_of(data), data.column_name)
+        return by_names(values, _feature_of(data), data.column_name)
     for convert in ("to_pylist", "to_list"):  # Arrow, pandas and polars, ragged tensors
         if hasattr(data, convert):
             return getattr(data, convert)()

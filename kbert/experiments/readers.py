@@ -20,6 +20,7 @@ from kbert.data.readers import (
 from kbert.data.readers.tfds import find_data_set
 from kbert.io.paths import is_dir
 from kbert.tasks import TableTask
+from kbert.text.files import COLUMNAR
 
 Columns = Mapping[str, str | int | Sequence[str]]
 
@@ -50,7 +51,7 @@ class Files:
 
 
 def by_columns(files: Files) -> Table:
-    """Reads CSV, TSV, JSON lines, lines of text or a TensorFlow data set as a table."""
+    """Reads CSV, TSV, JSON lines, lines of text, Parquet, Arrow or a TensorFlow data set."""
     options, names = _reading(files)
     return read_named_columns(files.path, **options).rename(names)
 
@@ -122,8 +123,8 @@ def squad(files: Files) -> Table:
 
 
 def squad_or_columns(files: Files) -> Table:
-    """Reads SQuAD's JSON, or JSON lines with columns if the name has `.jsonl`."""
-    if ".jsonl" in files.path:
+    """Reads SQuAD's JSON, or JSON lines, Parquet and Arrow by columns."""
+    if _has_columns(files.path):
         return by_columns(files)
     _check_names(files.columns, (), "SQuAD's JSON")
     return read_squad(files.path)
@@ -132,14 +133,15 @@ def squad_or_columns(files: Files) -> Table:
 def tagged(files: Files, column: int = -1) -> Table:
     """Reads files of tagged words.
 
-    A name with `.jsonl` means JSON lines, one with `.conllu` CoNLL-U, any other columns of CoNLL.
+    A name with `.jsonl` means JSON lines, one with `.parquet`, `.arrow` or `.feather` a file of
+    columns, one with `.conllu` CoNLL-U, any other columns of CoNLL.
 
     Args:
         files: the files; `columns["labels"]` names the column of the tags.
         column: column of the tags in a CoNLL file, if the user names none; negative numbers count
             from the last.
     """
-    if ".jsonl" in files.path:
+    if _has_columns(files.path):
         return by_columns(files)
     _check_names(files.columns, ("labels",), "a file of tagged words")
     if ".conllu" in files.path:
@@ -164,6 +166,11 @@ READERS: dict[str, Callable[[Files], Table]] = {
     "tagged": tagged,
     "tagged_second": functools.partial(tagged, column=1),
 }
+
+
+def _has_columns(path: str) -> bool:
+    """Returns whether a path or pattern is that of files with a task's columns."""
+    return any(suffix in path for suffix in (".jsonl", *COLUMNAR))
 
 
 def _complete(files: Files) -> dict[str, Any] | None:

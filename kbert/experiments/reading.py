@@ -68,7 +68,7 @@ class TableParts:
 
     Args:
         named: the task.
-        path: a file or pattern of CSV, TSV, JSON lines or lines of text.
+        path: a file or pattern of CSV, TSV, JSON lines, lines of text, Parquet or Arrow.
         columns: kbert's name of a column -> the file's name.
         label_separator: separator between the labels of a text.
         others: further columns to read from the file, such as the weights of the examples.
@@ -102,9 +102,9 @@ class TableParts:
     ) -> None:
         if not isinstance(path, str | os.PathLike) or named.reader != "columns":
             raise ValueError(
-                "Only CSV, TSV, JSON lines and lines of text can be read in parts, for tasks that "
-                f"name their columns, such as classify and regress. Received: {path!r:.80} for "
-                f"{named.name}"
+                "Only CSV, TSV, JSON lines, lines of text, Parquet and Arrow can be read in parts, "
+                "for tasks that name their columns, such as classify and regress. Received: "
+                f"{path!r:.80} for {named.name}"
             )
         self._named = named
         self._files = _files(named, path, columns, label_separator, others)

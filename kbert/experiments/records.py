@@ -6,7 +6,7 @@ data set of TensorFlow Datasets is read as a table too.
 
 import itertools
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 from kbert.core import registry
@@ -14,19 +14,21 @@ from kbert.core.types import PathLike
 from kbert.data.readers import read_table, read_tfds
 from kbert.data.readers.content import DataFile, StandardInput, format_of
 from kbert.data.readers.tfds import find_data_set
+from kbert.text.columnar import ColumnarFile
 from kbert.text.files import is_stream
 
-# A line number (from 1) of the input, and our names of columns -> values.
-Record = tuple[int, dict[str, Any]]
+# A line (from 1) or row ("row 0") of the input, and our names of columns -> values.
+Record = tuple[int | str, dict[str, Any]]
 
 
 class Records:
     """The records of an input, to be iterated over once.
 
     Args:
-        path: a .txt, .csv, .tsv or .jsonl file, plain or .gz; "-" for lines of standard input, or
-            the name of another pipe, such as `<(…)` in a shell, also for lines; or
-            `tfds:NAME[/CONFIG][:SPLIT]` (default: test), whose records are numbered from 1.
+        path: a .txt, .csv, .tsv or .jsonl file, plain or .gz; a .parquet, .arrow or .feather file;
+            "-" for lines of standard input, or the name of another pipe, such as `<(…)` in a
+            shell, also for lines; or `tfds:NAME[/CONFIG][:SPLIT]` (default: test), whose records
+            are numbered from 1.
         kind: kind of the task, which declares the columns that it needs.
         columns: kbert's name of a column -> the file's name, as in `kbert.experiments.reading`.
 
@@ -60,7 +62,12 @@ class Records:
             self._format, self._file = "jsonl", _DataSet(self.path, by_layout=not named)
         else:
             self._format = "lines" if is_typed or is_stream(self.path) else format_of(self.path)
-            self._file = StandardInput() if is_typed else DataFile(self.path)
+            is_columnar = self._format == "columnar"
+            self._file = (
+                StandardInput()
+                if is_typed
+                else (ColumnarFile if is_columnar else DataFile)(self.path)
+            )
         self.source = self._file.name
 
     @property
@@ -77,8 +84,13 @@ class Records:
         if self._format == "lines":
             yield from ((number, {"text": line}) for number, line in self._file.lines())
             return
-        rows = self._file.objects() if self._format == "jsonl" else self._fields()
         file_names = None
+        if self._format == "columnar":
+            file_names = self._wanted(self._file.names)
+            names = [x for x in file_names.values() for x in ([x] if isinstance(x, str) else x)]
+            rows = ((row, dict(zip(names, x, strict=True))) for row, x in self._file.rows(names))
+        else:
+            rows = self._file.objects() if self._format == "jsonl" else self._fields()
         for number, row in rows:
             if file_names is None:
                 file_names = self._wanted(row)
@@ -108,21 +120,21 @@ class Records:
         for number, fields in rows:
             yield number, dict(zip(names, fields, strict=True))
 
-    def _wanted(self, row: dict) -> dict[str, str | Sequence[str]]:
+    def _wanted(self, there: Collection[str]) -> dict[str, str | Sequence[str]]:
         """Returns kbert's name -> the file's name of the columns to read.
 
         Args:
-            row: the first record, whose keys are the names of the file's columns.
+            there: names of the file's columns.
 
         Raises:
             ValueError: the file lacks the task's input columns.
         """
-        file_names = {name: name for name in row} | self._columns
+        file_names = {name: name for name in there} | self._columns
         names = self._asked.found_in(file_names)
         if names is None:
             raise ValueError(
                 f"{self.source}: the task requires the column(s) {self._asked.rule}; name the "
-                f"columns of the file that hold them. Received: {list(row)}"
+                f"columns of the file that hold them. Received: {list(there)}"
             )
         return {
             name: file_names[name] for name in (*(["id"] if "id" in file_names else []), *names)

@@ -64,9 +64,9 @@ def write_features(
         texts: texts in any form that `kbert.features` accepts, or an iterable of them that yields
             the same texts each time.
         sources: files to read instead of `texts`, see `kbert.text.open_sources`: patterns of .txt,
-            .jsonl (both also .gz), tfds:…, docs:….
+            .jsonl (both also .gz), .parquet, .arrow, tfds:…, docs:….
         unit: what one text of a source is, a "line" or a "document"; empty lines are skipped.
-        field: name of the text field in JSON lines and TensorFlow data sets.
+        field: name of the column or field with the text, see `kbert.text.open_sources`.
         dtype: dtype of the numbers in the file, "float32" or "float16".
         verbose: progress bar: 1 = always, 0 = never, "auto" = if the work takes over 2 seconds.
         **settings: options of `kbert.features`: layers, pooling, words, merge, special_tokens,

@@ -20,10 +20,10 @@ from kbert.text import source
 
 # Unlike text, a line of JSON cannot be split.
 MAX_JSON_LINE_BYTES = 64 << 20
+COLUMNAR = (".parquet", ".arrow", ".feather")  # suffixes of `kbert.text.columnar.ColumnarFile`
 _READ_BYTES = 4 << 20
 _BLANK_LINE = re.compile(rb"\n[ \t\f\v]*\n\s*")
 _ARRAY = re.compile(r"\s*\[\s*(\{|$)")
-_REPLACEMENT = "\ufffd".encode()
 
 
 class File(source.Source):
@@ -88,8 +88,8 @@ class File(source.Source):
                 if self.errors == "replace":
                     # Encoded again only here: a strict decode proves that the bytes are valid.
                     valid_bytes = text.encode()
-                    self.replaced_characters += valid_bytes.count(_REPLACEMENT)
-                    self.replaced_characters -= block.count(_REPLACEMENT)
+                    self.replaced_characters += valid_bytes.count(source.REPLACEMENT)
+                    self.replaced_characters -= block.count(source.REPLACEMENT)
                     block = valid_bytes
                 if offset == 0:
                     block = block.removeprefix(codecs.BOM_UTF8)

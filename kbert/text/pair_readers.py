@@ -1,4 +1,4 @@
-"""Readers of text pairs: aligned files, columns, JSON lines, TensorFlow data sets."""
+"""Readers of text pairs: aligned files, columns, JSON lines, Parquet, TensorFlow data sets."""
 
 import abc
 import functools
@@ -147,10 +147,10 @@ class AlignedFiles(_FilePairs):
                 f"{len(second)}: {first} and {second}"
             )
         for path in (*first, *second):
-            if sources.is_json_lines(path):
+            if sources.form_of(path) != "text":
                 raise ValueError(
-                    "JSON lines must have both sides in one file: pass it alone, with "
-                    f"columns=(…, …). Received: {path!r}"
+                    "JSON lines, Parquet and Arrow files must have both sides in one file: pass it "
+                    f"alone, with columns=(…, …). Received: {path!r}"
                 )
         names = ", ".join(f"{a} and {b}" for a, b in zip(first, second, strict=True))
         super().__init__(names, [*first, *second], on_bad_utf8)
@@ -237,16 +237,37 @@ class TabSeparated(_ColumnPairs):
             yield file, number, fields[columns[0]], fields[columns[1]]
 
 
-class JsonLines(_ColumnPairs):
-    """Pairs from files of JSON lines, chosen by the keys of the two sides."""
+class _NamedPairs(_ColumnPairs):
+    """Base class of pairs from files whose columns have names only."""
 
     def __init__(self, paths: list[str], columns: Columns, on_bad_utf8: str) -> None:
         if columns is None or not isinstance(columns[0], str):
             raise ValueError(
-                "JSON lines require the keys of source and target, such as columns=('en', 'de'). "
-                f"Received: columns={columns!r} for {', '.join(paths)}"
+                "JSON lines, Parquet and Arrow files require the names of source and target, such "
+                f"as columns=('en', 'de'). Received: columns={columns!r} for {', '.join(paths)}"
             )
         super().__init__(paths, columns, on_bad_utf8)
+
+
+class ColumnarPairs(_NamedPairs):
+    """Pairs from Parquet and Arrow files, chosen by the columns of the two sides.
+
+    `translation.en` is the field "en" of a struct, as `datasets` stores translations.
+    """
+
+    unit = "row"
+
+    def _of_file(self, path: str) -> Iterator[tuple[files.File, int, bytes, bytes]]:
+        """Yields (file, row from 0, source, target) for each row."""
+        from kbert.text.columnar import ColumnarFile
+
+        file = ColumnarFile(path, on_bad_utf8=self.on_bad_utf8)
+        for row, (first, second) in enumerate(file.texts(self.columns)):
+            yield file, row, first, second
+
+
+class JsonLines(_NamedPairs):
+    """Pairs from files of JSON lines, chosen by the keys of the two sides."""
 
     def _of_file(self, path: str) -> Iterator[tuple[files.File, int, bytes, bytes]]:
         """Yields (file, line from 1, source, target) for each line; "" for a blank line."""
@@ -299,7 +320,7 @@ class TfdsPairs(Pairs):
             self.consumed = self.size * (number + 1) // self._sides[0].examples
             where = f"{self.name}, example {number}"
             sides = zip(self._sides, values, strict=True)
-            ours, theirs = (side.text(value, where) for side, value in sides)
+            ours, theirs = (side.decoded(value, where, side.field) for side, value in sides)
             yield self.name, number, ours, theirs
         self.replaced_characters = sum(side.replaced_characters for side in self._sides)
 

@@ -8,6 +8,7 @@ from typing import Any
 from kbert.text import sources
 from kbert.text.pair_readers import (
     AlignedFiles,
+    ColumnarPairs,
     Columns,
     JsonLines,
     Pairs,
@@ -34,13 +35,15 @@ def read_pairs(
             translations;
             a file of tab-separated columns, with both sides in a line (quotes have no meaning);
             a `.jsonl` file, with one object per line;
+            a `.parquet`, `.arrow` or `.feather` file, with one pair per row;
             `tfds:NAME[/CONFIG][:SPLIT]`, a TensorFlow data set.
             Patterns and lists of files are read one after the other; files of a pattern are
             sorted by name.
         target: file or files of the other side, as many as in `source`.
         columns: the two columns of source and target. For a file of columns: numbers from 0 if it
             has no header, or the names in its first line; None is (0, 1). For JSON lines: keys of
-            the objects. For a data set: features; None is its declared input and target.
+            the objects. For Parquet and Arrow: names, or `COLUMN.FIELD` inside a struct, such as
+            "translation.en". For a data set: features; None is its declared input and target.
         on_bad_utf8: "fail" raises at the first bad byte, "replace" inserts U+FFFD instead.
 
     Returns:
@@ -72,10 +75,14 @@ def read_pairs(
     if isinstance(source, str) and source.startswith("tfds:"):
         return TfdsPairs(source.removeprefix("tfds:"), columns, on_bad_utf8)
     paths = _expand(source)
-    if len({sources.is_json_lines(path) for path in paths}) > 1:
-        raise ValueError(f"Files must be all of columns or all of JSON lines. Received: {paths}")
-    kind = JsonLines if sources.is_json_lines(paths[0]) else TabSeparated
-    return kind(paths, columns, on_bad_utf8)
+    forms = {sources.form_of(path) for path in paths}
+    if len(forms) > 1:
+        raise ValueError(
+            "Files must all be of one format: columns, JSON lines, or Parquet and Arrow. "
+            f"Received: {paths}"
+        )
+    readers: dict[str, Any] = {"text": TabSeparated, "json": JsonLines, "columnar": ColumnarPairs}
+    return readers[forms.pop()](paths, columns, on_bad_utf8)
 
 
 def split_pairs(

@@ -8,6 +8,7 @@ from absl import logging
 # A block of a shard contains whole documents, and a reader keeps 64 blocks in memory, so a
 # document must be small compared with memory. A long novel has about a million bytes.
 MAX_DOCUMENT_BYTES = 1 << 20
+REPLACEMENT = "\ufffd".encode()
 # The end of a sentence in bytes: . ! ? and the UTF-8 of 。 ！ ？ । ؟
 _SENTENCE_END = re.compile(
     rb"[.!?](?=\s)|\xe3\x80\x82|\xef\xbc\x81|\xef\xbc\x9f|\xe0\xa5\xa4|\xd8\x9f"
@@ -24,9 +25,11 @@ class Source:
         cut_documents: number of documents beyond `MAX_DOCUMENT_BYTES` that were split into parts.
         replaced_characters: number of U+FFFD inserted for invalid UTF-8.
         aligned: whether a document is a text and its translation, one line each.
+        errors: "strict" raises at invalid UTF-8, "replace" inserts U+FFFD instead.
     """
 
     aligned = False
+    errors = "strict"
 
     def __init__(self, name: str, size: int) -> None:
         self.name = name
@@ -46,6 +49,27 @@ class Source:
     def expansion(self) -> float:
         """Estimates the bytes of text per byte on disk from the beginning of the source."""
         return 1.0
+
+    def decoded(self, value: object, where: str, field: str) -> bytes:
+        """Returns the value of a text field as valid UTF-8; counts replaced characters.
+
+        Another type than bytes, or invalid UTF-8 with errors="strict", raises ValueError, whose
+        message begins with `where` and names the `field`.
+        """
+        if not isinstance(value, bytes):
+            raise ValueError(
+                f"{where}: the field {field!r} must be text. Received: {type(value).__name__}"
+            )
+        try:
+            text = value.decode("utf-8", self.errors)
+        except UnicodeDecodeError as error:
+            raise ValueError(
+                f"{where}: invalid UTF-8 at byte {error.start}: {error.reason}. "
+                "on_bad_utf8='replace' replaces it by U+FFFD"
+            ) from None
+        valid_bytes = text.encode()
+        self.replaced_characters += valid_bytes.count(REPLACEMENT) - value.count(REPLACEMENT)
+        return valid_bytes
 
     def note_cut(self, where: str) -> None:
         """Counts a document that was split, and logs a warning; `where` is its place, for that."""

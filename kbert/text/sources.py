@@ -1,18 +1,20 @@
 """Resolves a user's paths and names (`corpus/*.txt.gz`, `tfds:…`, `docs:`) to text sources."""
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from typing import Any
 
+from kbert.core.in_memory import is_table
 from kbert.io.paths import Path, exists, glob, is_dir, is_file
 from kbert.text import documentation, files, sentences, tfds
 from kbert.text.source import Source
 
 # Known formats that are not supported: refusing the name is clearer than "invalid UTF-8 at byte 1".
-_OTHER_FORMATS = (".bz2", ".xz", ".zst", ".zip", ".tar", ".parquet", ".arrow", ".pdf", ".docx")
+_OTHER_FORMATS = (".bz2", ".xz", ".zst", ".zip", ".tar", ".orc", ".pdf", ".docx")
 
 
 def open_sources(
-    sources: str | os.PathLike | Source | Iterable[str | os.PathLike | Source],
+    sources: Any,
     *,
     field: str = "text",
     on_bad_utf8: str = "fail",
@@ -24,21 +26,27 @@ def open_sources(
             a path or glob of text files, `.txt` or `.txt.gz`: a blank line between documents,
             one sentence per line or running text;
             a path or glob of `.jsonl` or `.jsonl.gz`: one document per line;
+            a path or glob of `.parquet`, `.arrow` or `.feather`: one document per row;
             `tfds:NAME[/CONFIG][:SPLIT]`: a TensorFlow data set;
             `docs:`: the docstrings of the standard library and the installed packages, or
             `docs:NAME` for one of them;
+            a table in memory: a `datasets.Dataset`, a frame of pandas or polars, a table of
+            pyarrow, a dict of columns;
             an open source, such as the pairs of `read_pairs`.
-        field: name of the text field in JSON lines and TensorFlow data sets.
+        field: name of the column or field with the text: in JSON lines, in Parquet and Arrow files
+            (`COLUMN.FIELD` inside a struct), in TensorFlow data sets, and in memory.
         on_bad_utf8: "fail" raises at the first bad byte, "replace" inserts U+FFFD instead.
 
     Raises:
         FileNotFoundError: a pattern matches no file.
-        ValueError: an empty file, a folder, or an unsupported format.
+        ValueError: an empty file, a folder, an unsupported format, or a table without the column.
     """
-    if isinstance(sources, (str, os.PathLike, Source)):
+    if isinstance(sources, (str, os.PathLike, Source)) or is_table(sources):
         sources = [sources]
     opened: dict[str, Source] = {}
     for entry in sources:
+        if is_table(entry):
+            entry = _columnar().MemoryColumn(entry, field, on_bad_utf8)
         if isinstance(entry, Source):
             opened[entry.name] = entry
             continue
@@ -77,7 +85,10 @@ def expand(pattern: str) -> list[str]:
 def check_format(path: str) -> None:
     """Raises ValueError if a file has an unsupported extension, or if the path is a pipe."""
     if path.endswith(_OTHER_FORMATS):
-        raise ValueError(f"A source must be text or JSON lines, plain or .gz. Received: {path!r}")
+        raise ValueError(
+            "A source must be text or JSON lines, plain or .gz, or a Parquet or Arrow file. "
+            f"Received: {path!r}"
+        )
     if files.is_stream(path):
         raise ValueError(
             "A corpus is read several times, but a pipe can be read only once: write it to a "
@@ -85,20 +96,31 @@ def check_format(path: str) -> None:
         )
 
 
-def is_json_lines(path: str) -> bool:
-    """Whether a file has the extension of JSON lines: .jsonl or .json, also with .gz."""
-    return path.removesuffix(".gz").endswith((".jsonl", ".json"))
+def form_of(path: str) -> str:
+    """Returns the form of a file by its extension, also with .gz: "json", "columnar" or "text"."""
+    plain = path.lower().removesuffix(".gz")
+    is_columnar = plain.endswith(files.COLUMNAR)
+    return "columnar" if is_columnar else "json" if plain.endswith((".jsonl", ".json")) else "text"
 
 
 def _open_file(path: str, field: str, on_bad_utf8: str) -> Source:
     check_format(path)
-    if is_json_lines(path):
+    form = form_of(path)
+    if form == "json":
         return files.JsonLinesFile(path, field, on_bad_utf8)
+    if form == "columnar":
+        return _columnar().ColumnarFile(path, field, on_bad_utf8)
     return files.TextFile(path, on_bad_utf8)
 
 
+def _columnar() -> Any:
+    from kbert.text import columnar
+
+    return columnar
+
+
 def documents(
-    sources: str | os.PathLike | Source | Iterable[str | os.PathLike | Source],
+    sources: Any,
     *,
     field: str = "text",
     on_bad_utf8: str = "fail",
@@ -106,8 +128,9 @@ def documents(
     """Yields documents as lists of sentences, at constant memory.
 
     Args:
-        sources: paths, patterns, `tfds:` or `docs:` names, or open sources; see `open_sources`.
-        field: name of the text field in JSON lines and TensorFlow data sets.
+        sources: paths, patterns, `tfds:` or `docs:` names, tables in memory, or open sources; see
+            `open_sources`.
+        field: name of the column or field with the text.
         on_bad_utf8: "fail" raises at the first bad byte, "replace" inserts U+FFFD instead.
 
     Example:

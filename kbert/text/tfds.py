@@ -109,30 +109,7 @@ class TfdsSplit(source.Source):
         for number, value in enumerate(dataset.as_numpy_iterator()):
             self.consumed = self.size * (number + 1) // self.examples
             where = f"{self.name}, example {number}"
-            text = self.text(value, where)
+            text = self.decoded(value, where, self.field)
             yield from self.parts(
                 text.replace(b"\r\n", b"\n").strip(), functools.partial(str, where)
             )
-
-    def text(self, value: bytes, where: str) -> bytes:
-        """Returns the value of the text feature as valid UTF-8; counts replaced characters.
-
-        Another type than bytes, or invalid UTF-8 with on_bad_utf8="fail", raises ValueError, whose
-        message begins with `where`.
-        """
-        if not isinstance(value, bytes):
-            raise ValueError(
-                f"{where}: the field {self.field!r} must be text. Received: {type(value).__name__}"
-            )
-        try:
-            text = value.decode("utf-8", self.errors)
-        except UnicodeDecodeError as error:
-            raise ValueError(
-                f"{where}: invalid UTF-8 at byte {error.start}: {error.reason}. "
-                "on_bad_utf8='replace' replaces it by U+FFFD"
-            ) from None
-        valid_bytes = text.encode()
-        self.replaced_characters += valid_bytes.count(b"\xef\xbf\xbd") - value.count(
-            b"\xef\xbf\xbd"
-        )
-        return valid_bytes

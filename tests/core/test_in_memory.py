@@ -145,7 +145,7 @@ def test_classes_that_no_row_has_or_that_are_none():
     unlabelled = libraries.Dataset({"text": TEXTS, "label": [-1, -1]}, label=names)
     assert columns_of(unlabelled)["label"] == [-1, -1]
     wrong = libraries.Dataset({"text": TEXTS, "label": [0, 2]}, label=names)
-    with pytest.raises(ValueError, match=r"'label' of the data has .* 0 to 1. Received: 2"):
+    with pytest.raises(ValueError, match=r"row 1 of the data: 'label' must .* 0 to 1. Received: 2"):
         columns_of(wrong)
 
 

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from kbert.experiments import named_task, read
-from kbert.experiments.reading import labels_of
-from tests import libraries
+from kbert.experiments.reading import TableParts, labels_of
+from tests import columnar, libraries
 
 
 def table(task, path, **options):
@@ -131,6 +131,34 @@ def test_questions_of_json_lines(write):
     assert "passage" not in found
     with pytest.raises(ValueError, match="that can be named for SQuAD's JSON"):
         table("answer", write("squad.json", "{}"), columns={"context": "passage"})
+
+
+def test_columnar_files_of_every_task(tmp_path):
+    columns = {"review": ["a", "b"], "stars": [1, 0], "scores": [0.5, 2.0], "w": [1.0, 3.0]}
+    columns |= {"kinds": [["x", "y"], []], "tokens": [["Ann"], ["b", "c"]], "ner": [[1], [0, 0]]}
+    columns |= {"question": ["Who?", "Why?"], "context": ["Ann.", "b"], "end": ["d", "e"]}
+    columns["answers"] = [{"text": ["Ann"], "answer_start": [0]}, {"text": [], "answer_start": []}]
+    features = {
+        "stars": columnar.classes("bad", "good"),
+        "ner": {"feature": columnar.classes("O", "B-PER"), "_type": "Sequence"},
+    }
+    path = columnar.write(tmp_path / "a.parquet", columns, **features)
+    names = {"text": "review", "label": "stars"}
+    found = table("classify", path, columns=names, others=["w"])
+    assert found.columns == {"w": [1.0, 3.0], "text": ["a", "b"], "label": ["good", "bad"]}
+    assert labels_of(found, named_task("classify")) == ["bad", "good"]
+    assert table("regress", path, columns={**names, "label": "scores"})["label"] == [0.5, 2.0]
+    found = table("multilabel", path, columns={**names, "label": "kinds"})
+    assert found["label"] == [["x", "y"], []]
+    found = table("tag", path, columns={"words": "tokens", "labels": "ner"})
+    assert found.columns == {"words": columns["tokens"], "labels": [["B-PER"], ["O", "O"]]}
+    found = table("answer", path, columns={"context": "review"})
+    assert (found["context"], found["answers"]) == (["a", "b"], [["Ann"], []])
+    assert table("answer", path)["answer_starts"] == [[0], []]
+    found = table("choose", path, columns={"choices": ["end", "review"], "label": "stars"})
+    assert found["choices"] == [["d", "a"], ["e", "b"]]
+    parts = TableParts(named_task("classify"), path, names)
+    assert (len(parts), parts.places["bad"]) == (2, f"{path}, row 1")
 
 
 def test_benchmarks_have_their_own_columns(write):

@@ -10,7 +10,8 @@ import sys
 import pytest
 
 from kbert.data.readers import read_table
-from kbert.experiments import Records
+from kbert.experiments import Records, answer_file
+from tests.columnar import FORMS, write
 
 ROWS = [
     ("1", "plain"),
@@ -75,6 +76,26 @@ def test_choices_of_several_columns(tmp_path):
     path.write_text("context,x,y\nI,run,sleep\n")
     found = list(Records(path, "choose", {"choices": ["x", "y"]}))
     assert found == [(2, {"context": "I", "choices": ["run", "sleep"]})]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_columnar_files_by_rows(tmp_path, form):
+    columns = {"id": [7, 8], "q": ["Who?", "Why?"], "context": ["a", "b"], "label": [0, 1]}
+    columns |= {"x": ["c", "d"], "y": ["e", None]}
+    records = Records(write(tmp_path / f"a.{form}", columns), "answer", {"question": "q"})
+    found = list(records)
+    assert found[1] == ("row 1", {"id": 8, "question": "Why?", "context": "b"})
+    assert records.size - 8 <= records.consumed <= records.size
+    found = list(Records(records.path, "choose", {"choices": ["x", "q"]}))
+    assert found[0] == ("row 0", {"id": 7, "context": "a", "choices": ["c", "Who?"]})
+    table = answer_file._table(list(Records(records.path, "classify", {"text": "x"})), "a.parquet")
+    assert table.place(1) == "a.parquet, row 1"
+    with pytest.raises(ValueError, match=r"a.parquet, row 1: 'text' must be a string.*None"):
+        answer_file._table(list(Records(records.path, "classify", {"text": "y"})), "a.parquet")
+    with pytest.raises(ValueError, match=r"must be named 'qq'.*did you mean 'q'"):
+        list(Records(records.path, "classify", {"text": "qq"}))
+    with pytest.raises(ValueError, match=r"requires the column\(s\) text.*\['id', 'q', 'context'"):
+        list(Records(records.path, "classify"))
 
 
 def test_standard_input(monkeypatch):

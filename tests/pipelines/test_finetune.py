@@ -10,6 +10,7 @@ from absl import flags
 import kbert
 from kbert.tokenizers.bpe.byte_alphabet import CHARACTERS
 from pipelines import evaluate, export, finetune, predict
+from tests import columnar
 from tests.killing import signalled
 from tests.models.generators.tiny import tiny_decoder
 from tests.pipelines.conftest import COLUMNS, QUICK
@@ -51,6 +52,20 @@ def test_a_column_of_weights_is_read_of_the_training_data_alone(call, mail_file,
     call(finetune, "--task=classify", *data, *more)
     settings = json.loads((tmp_path / "out" / "run.json").read_text())["settings"]
     assert settings["sample_weight"] == "w"
+
+
+def test_a_parquet_file_of_classes(call, mail_file, preset, tmp_path, caplog):
+    _, *lines = mail_file.read_text().splitlines()
+    kinds, bodies = zip(*(line.split(",") for line in lines), strict=True)
+    numbers = [-1, *(["ham", "spam"].index(kind) for kind in kinds[1:])]
+    columns = {"body": list(bodies), "kind": numbers}
+    kind = columnar.classes("ham", "spam")
+    path = columnar.write(tmp_path / "mail.parquet", columns, kind=kind)
+    data = (f"--train={path}", f"--dev={mail_file}", f"--preset={preset}", *COLUMNS)
+    call(finetune, "--task=classify", *data, "--epochs=1", f"--output_dir={tmp_path / 'out'}")
+    assert f"{path}: 1 rows are left out: they have no label" in caplog.text
+    task = kbert.tasks.TextClassifier.from_preset(tmp_path / "out" / "preset")
+    assert task.labels == ["ham", "spam"]
 
 
 @pytest.mark.slow

@@ -3,12 +3,14 @@
 import json
 from pathlib import Path
 
+import pandas
 import pytest
 
 import kbert
 from kbert.experiments import answer_file
 from kbert.tasks.fine_tuning.predictor import Predictor
-from pipelines import predict
+from pipelines import evaluate, predict
+from tests import columnar
 from tests.killing import ends_killed, signalled
 from tests.processes import ends_well, start_program
 
@@ -51,6 +53,17 @@ def test_columns_of_a_table(run_dir, call, mail_file, tmp_path):
     found = answers(tmp_path / "a.jsonl")
     assert len(found) == 64
     assert found[0]["label"] == "spam"
+
+
+def test_a_parquet_file_has_the_answers_of_csv(run_dir, call, mail_file, tmp_path):
+    path = columnar.write(tmp_path / "mail.parquet", pandas.read_csv(mail_file).to_dict("list"))
+    for name in (mail_file, path):
+        flags = ("--text_column=body", f"--output={tmp_path / 'a'}{Path(name).suffix}.jsonl")
+        call(predict, f"--preset={run_dir / 'preset'}", f"--input={name}", *flags)
+    assert answers(tmp_path / "a.parquet.jsonl") == answers(tmp_path / "a.csv.jsonl")
+    flags = ("--text_column=body", "--label_column=kind", f"--output_dir={tmp_path / 'measured'}")
+    call(evaluate, f"--preset={run_dir / 'preset'}", f"--data={path}", *flags)
+    assert json.loads((tmp_path / "measured/metrics.json").read_text())["accuracy"] == 1.0
 
 
 def test_an_interrupted_one_resumes(run_dir, call, texts, tmp_path, monkeypatch):

@@ -45,9 +45,9 @@ def test_what_cannot_be_opened(corpus):
         open_sources(f"{corpus}/*.text")
     with pytest.raises(ValueError, match=r"such as .*/\*\.txt. Received: the folder"):
         open_sources(str(corpus))
-    (corpus / "x.parquet").write_bytes(b"PAR1")
-    with pytest.raises(ValueError, match=r"plain or \.gz. Received: .*x\.parquet"):
-        open_sources(f"{corpus}/x.parquet")
+    (corpus / "x.docx").write_bytes(b"PK")
+    with pytest.raises(ValueError, match=r"plain or \.gz, or a Parquet.*Received: .*x\.docx"):
+        open_sources(f"{corpus}/x.docx")
     with pytest.raises(ValueError, match="No sources"):
         open_sources([])
 

@@ -139,13 +139,13 @@ def test_what_is_not_read(tmp_path, monkeypatch):
         read_pairs(write(tmp_path / "a.csv", "a,b\n"))
     with pytest.raises(ValueError, match=r"A source must be text or JSON lines.*a\.zip"):
         read_pairs(write(tmp_path / "a.zip", "a"), text)
-    with pytest.raises(ValueError, match="JSON lines must have both sides in one file"):
+    with pytest.raises(ValueError, match=r"JSON lines, .* must have both sides in one file"):
         read_pairs(text, record)
     with pytest.raises(ValueError, match=r"columns=\('en', 'de'\). Received: columns=None"):
         read_pairs(record)
     with pytest.raises(ValueError, match=r"a\.jsonl, line 1: .*a string 'de'"):
         list(read_pairs(record, columns=("en", "de")))
-    with pytest.raises(ValueError, match="Files must be all of columns"):
+    with pytest.raises(ValueError, match="Files must all be of one format"):
         read_pairs([text, record])
     with pytest.raises(
         ValueError, match=r"Every source file must have a target file.*2 files and 1"

@@ -23,8 +23,8 @@ import collections
 import contextlib
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NoReturn
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NoReturn
 
 from absl import logging
 
@@ -50,7 +50,7 @@ _WORK_FOLDER = "work"
 
 
 def prepare_corpus(
-    sources: str | os.PathLike | Iterable[str | os.PathLike],
+    sources: Any,
     output_dir: PathLike,
     tokenizer: Tokenizer,
     *,
@@ -66,7 +66,8 @@ def prepare_corpus(
     uninterrupted run. For a finished folder it returns at once.
 
     Args:
-        sources: files, patterns, `tfds:…`, `docs:`; see `kbert.text.open_sources`. Or texts with
+        sources: files, patterns, `tfds:…`, `docs:` or tables in memory, such as a frame or a
+            `datasets.Dataset`; see `kbert.text.open_sources`. Or texts with
             their translations from `kbert.text.read_pairs(…).aligned_documents()`, one document per
             pair, for `pretraining_dataset(segments="aligned")`.
         output_dir: folder for the shards; created if needed.
@@ -75,7 +76,7 @@ def prepare_corpus(
             split "held_out" instead of "train".
         num_workers: number of processes; 0 or 1 uses only the current one. With 2 or more, a script
             needs the `if __name__ == "__main__":` guard of multiprocessing.
-        field: name of the text field in JSON lines and TensorFlow data sets.
+        field: name of the column or field with the text, see `kbert.text.open_sources`.
         on_bad_utf8: "fail" raises at the first bad byte, "replace" inserts U+FFFD instead.
         beam_flags: flags of Apache Beam, such as "--runner=FlinkRunner", to run the work on Beam
             with any number of machines. All of them must be able to read the sources and write to

@@ -1,10 +1,8 @@
 """Previews `prepare_corpus` on the first documents, before hours of work."""
 
 import itertools
-import os
 import time
-from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -46,7 +44,7 @@ class Estimate(NamedTuple):
 
 
 def preview_corpus(
-    sources: str | os.PathLike | Iterable[str | os.PathLike],
+    sources: Any,
     tokenizer: Tokenizer,
     *,
     num_documents: int = 3,
@@ -57,11 +55,11 @@ def preview_corpus(
     """Reads the beginning of the sources and shows what preparing them would do.
 
     Args:
-        sources: files, patterns, `tfds:…` or `docs:`; see `kbert.text.open_sources`.
+        sources: files, patterns, `tfds:…`, `docs:` or tables; see `kbert.text.open_sources`.
         tokenizer: tokenizer that makes the ids.
         num_documents: number of documents to show as sentences and tokens.
         num_workers: number of processes for which time and memory are estimated.
-        field: name of the text field in JSON lines and TensorFlow data sets.
+        field: name of the column or field with the text, see `kbert.text.open_sources`.
         on_bad_utf8: "fail" raises at the first bad byte, "replace" inserts U+FFFD instead.
 
     Returns:

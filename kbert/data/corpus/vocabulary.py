@@ -1,8 +1,7 @@
 """Trains a tokenizer once, and reuses it only for the same sources and settings."""
 
 import os
-from collections.abc import Iterable
-from typing import cast
+from typing import Any, cast
 
 from absl import logging
 
@@ -12,7 +11,6 @@ from kbert.data.corpus import manifest
 from kbert.io import atomic, fingerprints
 from kbert.io.outputs import changes, read_note, write_note
 from kbert.io.paths import Path, remove_tree
-from kbert.text.source import Source
 from kbert.text.sources import open_sources
 from kbert.version import __version__
 
@@ -32,7 +30,7 @@ _MODEL_FILES = {
 
 def train_or_reuse_tokenizer(
     folder: PathLike,
-    sources: str | os.PathLike | Source | Iterable[str | os.PathLike],
+    sources: Any,
     vocabulary_size: int,
     *,
     kind: str = "wordpiece",
@@ -51,14 +49,14 @@ def train_or_reuse_tokenizer(
 
     Args:
         folder: folder of the tokenizer; created if needed.
-        sources: files, patterns, `tfds:…` or `docs:` (see `kbert.text.open_sources`), or an open
-            source such as the pairs of `read_pairs`.
+        sources: files, patterns, `tfds:…`, `docs:` or tables (see `kbert.text.open_sources`), or an
+            open source such as the pairs of `read_pairs`.
         vocabulary_size: maximum number of tokens; for "words", 0 is no limit.
         kind: "wordpiece", "bpe", "unigram" or "words".
         lowercase: whether text is lower-cased and accents are removed; None chooses the default of
             the kind, see `kbert.tokenizers.train_tokenizer`.
         num_sentinels: number of sentinels for T5's noise, see `train_tokenizer`.
-        field: name of the text field in JSON lines and TensorFlow data sets.
+        field: name of the column or field with the text, see `kbert.text.open_sources`.
         on_bad_utf8: "fail" raises at the first bad byte, "replace" inserts U+FFFD instead.
         used_by: path that, if it exists, depends on the tokenizer; None is the manifest of shards
             in the same folder.

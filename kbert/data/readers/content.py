@@ -13,7 +13,7 @@ from absl import logging
 from kbert.data.readers.delimited import parse_rows
 from kbert.data.tables.table import Table
 from kbert.io.json_file import parse_json
-from kbert.text.files import File, is_stream, refuse_array
+from kbert.text.files import COLUMNAR, File, is_stream, refuse_array
 from kbert.text.source import Source
 from kbert.text.sources import expand
 
@@ -24,11 +24,12 @@ _FORMATS = {
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
     ".json": "jsonl",
+    **dict.fromkeys(COLUMNAR, "columnar"),
 }
 
 
 def format_of(path: str) -> str:
-    """Returns the format by the suffix of a path: "lines", "csv", "tsv" or "jsonl".
+    """Returns the format by the suffix of a path: "lines", "csv", "tsv", "jsonl" or "columnar".
 
     Raises:
         ValueError: unknown suffix, or the path of a pipe.
@@ -41,8 +42,8 @@ def format_of(path: str) -> str:
     suffix = os.path.splitext(path.removesuffix(".gz"))[1].lower()
     if suffix not in _FORMATS:
         raise ValueError(
-            f"The suffix of the input must name its format: {', '.join(_FORMATS)}, each also with "
-            f".gz. Received: {path!r}"
+            f"The suffix of the input must name its format: {', '.join(_FORMATS)}; texts may also "
+            f"end in .gz. Received: {path!r}"
         )
     return _FORMATS[suffix]
 

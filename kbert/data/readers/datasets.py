@@ -3,6 +3,7 @@
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from kbert.data.readers.rows import table_of_rows
 from kbert.data.tables.table import Table
 from kbert.text import tfds
 
@@ -23,7 +24,8 @@ def read_split(
 ) -> Table:
     """Reads the table of `tfds:NAME[/CONFIG][:SPLIT]`, with class labels as names.
 
-    A column of class labels that are all -1, as in unlabelled test splits, is left out.
+    Rows whose class is -1, which stands for no label, are left out and counted in a warning. If all
+    are -1, as in unlabelled test splits, the column is left out instead.
 
     Args:
         path: name of the data set, with the prefix `tfds:`.
@@ -31,7 +33,8 @@ def read_split(
         optional: keys of `columns` (names in the table) that the data set may lack.
 
     Raises:
-        ValueError: the data set, split or feature does not exist, or a feature is nested.
+        ValueError: the data set, split or feature does not exist, a feature is nested, or no row
+            is left.
     """
     builder, split = tfds.open_split(path.removeprefix("tfds:"))
     features = builder.info.features
@@ -46,16 +49,28 @@ def read_split(
     dataset = tfds.read_split(builder, split).map(
         lambda example: {name: example[key] for name, key in chosen_columns.items()}
     )
-    rows = list(dataset.as_numpy_iterator())
-    values = {}
-    for name, key in chosen_columns.items():
-        column = [row[name] for row in rows]
-        feature = features[key]
-        to_name = getattr(getattr(feature, "feature", feature), "int2str", None)
-        if to_name is None:
-            values[name] = column
-        elif any(getattr(value, "ndim", 0) for value in column):
-            values[name] = [[to_name(entry) for entry in value] for value in column]
-        elif not all(value == -1 for value in column):  # all -1: a split without labels
-            values[name] = [to_name(value) for value in column]
-    return Table(values, source=path)
+    to_name = {
+        name: getattr(getattr(features[key], "feature", features[key]), "int2str", None)
+        for name, key in chosen_columns.items()
+    }
+    rows = (
+        {name: named(x, to_name[name]) if to_name[name] else x for name, x in example.items()}
+        for example in dataset.as_numpy_iterator()
+    )
+    return table_of_rows(((None, row) for row in rows), path)
+
+
+def named(value: Any, to_name: Any) -> Any:
+    """Returns an array, a list or a number as Python values; classes by the function `to_name`.
+
+    A class of -1, which stands for a missing label, is None.
+    """
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if isinstance(value, list):
+        return [named(entry, to_name) for entry in value]
+    if isinstance(value, bytes):
+        return value.decode()
+    if to_name is None:
+        return value
+    return None if value == -1 else to_name(value)

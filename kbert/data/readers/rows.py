@@ -1,7 +1,7 @@
 """Tables from rows that may lack a label, or that no task can learn from."""
 
 import collections
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from absl import logging
@@ -10,6 +10,7 @@ from kbert.data.tables.table import Table
 
 # Name of a column -> value, None for a missing label; or why the row is left out.
 Row = dict[str, Any] | str
+NO_LABEL = "they have no label"
 
 
 def table_of_rows(rows: Iterable[tuple[int | None, Row]], source: str) -> Table:
@@ -46,9 +47,8 @@ def table_of_rows(rows: Iterable[tuple[int | None, Row]], source: str) -> Table:
     names = [name for name in columns if any(row[name] is not None for row in complete)]
     labelled = [i for i, row in enumerate(complete) if all(row[name] is not None for name in names)]
     if len(labelled) < len(complete):
-        reasons["they have no label"] += len(complete) - len(labelled)
-    for reason, count in reasons.items():
-        logging.warning("%s: %d rows are left out: %s", source, count, reason)
+        reasons[NO_LABEL] += len(complete) - len(labelled)
+    note_left_out(source, reasons)
     if not labelled:
         raise ValueError(f"{source} holds no rows that a task can read. Received: {dict(reasons)}")
     numbers = [number for i in labelled if (number := lines[i]) is not None]
@@ -57,3 +57,9 @@ def table_of_rows(rows: Iterable[tuple[int | None, Row]], source: str) -> Table:
         source=source,
         lines=numbers or None,
     )
+
+
+def note_left_out(source: str, reasons: Mapping[str, int]) -> None:
+    """Logs a warning for each reason why rows of `source` are left out, with their number."""
+    for reason, count in reasons.items():
+        logging.warning("%s: %d rows are left out: %s", source, count, reason)

@@ -1,15 +1,14 @@
-"""Reads tables from CSV, TSV, JSON lines, plain lines and tensorflow-datasets."""
+"""Reads tables from CSV, TSV, JSON lines, plain lines, Parquet, Arrow and tensorflow-datasets."""
 
 import difflib
 import functools
 import itertools
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from typing import Any
 
 from kbert.core.types import PathLike
 from kbert.data.readers.content import DataFile, format_of, read_files, read_parts
-from kbert.data.readers.datasets import read_split
 from kbert.data.tables.table import Table
 
 PART_ROWS = 4096  # rows of a part, if a table is read in parts
@@ -30,14 +29,17 @@ def read_table(
     """Reads a table from a file, several files, or a TensorFlow data set.
 
     Args:
-        path: a file, plain or `.gz`; a pattern of files; or `tfds:NAME[/CONFIG][:SPLIT]`, whose
-            class labels are read as names.
-        format: "csv", "tsv", "jsonl" (one object per line) or "lines" (one text per line); None
-            chooses by the suffix.
+        path: a file, plain or `.gz`; a pattern of files; or `tfds:NAME[/CONFIG][:SPLIT]`. Class
+            labels of TensorFlow data sets and of `datasets` are read as names. Rows without one
+            (-1) are left out and counted in a warning; if no row has one, the column is left out.
+        format: "csv", "tsv", "jsonl" (one object per line), "lines" (one text per line) or
+            "columnar" (Parquet, Arrow files and streams, Feather; needs pyarrow); None chooses by
+            the suffix.
         columns: name in the table -> name (or position from 0) in the file, such as
             {"text": "review", "label": "stars"}; None reads every column under its own name. A file
-            of lines has one column, "text" or 0. White space around column names of CSV and TSV,
-            and around labels that are names, is removed.
+            of lines has one column, "text" or 0. A field of a struct in a columnar file is named
+            "COLUMN.FIELD"; columns of such files have no positions. White space is removed around
+            column names of CSV and TSV, and around labels that are names except in columnar files.
         optional: keys of `columns` (names in the table) that a file may lack.
         header: whether the first line of CSV and TSV names the columns; if False, `columns` must
             give positions.
@@ -50,8 +52,10 @@ def read_table(
 
     Raises:
         FileNotFoundError: no file matches.
-        ValueError: a wrong number of columns, an empty label, invalid JSON or UTF-8, or a quote
-            that never closes (the message names file and line); or a missing column.
+        ValueError: a wrong number of columns, an empty label, a missing value, invalid JSON or
+            UTF-8, or a quote that never closes (the message names file and line, or the row from
+            0); a damaged file; or a missing column.
+        ImportError: pyarrow is not installed, for a columnar file.
 
     Example:
         >>> import tempfile
@@ -63,6 +67,8 @@ def read_table(
     """
     path = os.fspath(path)
     if path.startswith("tfds:"):
+        from kbert.data.readers.datasets import read_split
+
         return read_split(path, columns, optional)
     parts = functools.partial(
         _parts_of_file,
@@ -76,7 +82,23 @@ def read_table(
         numeric_labels=numeric_labels,
         label_separator=label_separator,
     )
-    return read_files(path, lambda file: next(parts(file)))
+
+    def whole(file: str) -> Table:
+        (table,) = parts(file)  # to the end, where the rows that were left out are counted
+        return table
+
+    return read_files(path, whole)
+
+
+def if_file(data: Any) -> Any:
+    """Returns the table of a file, a pattern or a `tfds:` name; returns other data unchanged."""
+    if not isinstance(data, str | os.PathLike):
+        return data
+    if os.fspath(data).startswith("tfds:"):
+        from kbert.data.readers.tfds import read_tfds
+
+        return read_tfds(os.fspath(data))
+    return read_table(data)
 
 
 def table_parts(path: PathLike, size: int = PART_ROWS, **options: Any) -> Iterator[Table]:
@@ -133,6 +155,8 @@ def _parts_of_file(
         yield from _read_lines(path, size, _there(columns, ["text"], optional))
     elif kind == "jsonl":
         yield from map(_strip_labels, _read_json_lines(path, size, columns, optional))
+    elif kind == "columnar":
+        yield from _read_columnar(path, size, columns, optional)
     elif kind in ("csv", "tsv"):
         quotes = kind == "csv" if quoted is None else quoted
         separator = delimiter or {"csv": ",", "tsv": "\t"}[kind]
@@ -140,7 +164,8 @@ def _parts_of_file(
             yield _convert_labels(table, numeric_labels, label_separator)
     else:
         raise ValueError(
-            f"format must be 'csv', 'tsv', 'jsonl' or 'lines'. Received: {format!r} for {path}"
+            "format must be 'csv', 'tsv', 'jsonl', 'lines' or 'columnar'. Received: "
+            f"{format!r} for {path}"
         )
 
 
@@ -152,7 +177,7 @@ def _chunks(rows: Iterator, size: int | None, begin: Sequence = ()) -> Iterator[
 
 
 def _there(
-    columns: Mapping[str, str | int] | None, names: Sequence[str], optional: Collection[str]
+    columns: Mapping[str, str | int] | None, names: Container[Any], optional: Collection[str]
 ) -> Mapping[str, str | int] | None:
     """Returns `columns` (name in the table -> in the file) without optional ones the file lacks.
 
@@ -372,3 +397,46 @@ def _read_json_lines(
         )
     if chosen_columns is None:
         raise ValueError(f"{path} holds no rows")
+
+
+def _read_columnar(
+    path: str,
+    size: int | None,
+    columns: Mapping[str, str | int] | None,
+    optional: Collection[str],
+) -> Iterator[Table]:
+    """Yields tables of at most `size` rows of a Parquet or Arrow file; None = one table of all.
+
+    Args:
+        path: the file.
+        size: maximum number of rows of a table, or None.
+        columns: name in the table -> column in the file; None = all columns.
+        optional: names in the table that the file may lack.
+
+    Raises:
+        ValueError: there are no rows, or a column does not exist.
+    """
+    from kbert.data.readers.rows import NO_LABEL, note_left_out
+    from kbert.text.columnar import ColumnarFile
+
+    file = ColumnarFile(path)
+    given = _there(columns, file, optional) or {name: name for name in file.names}
+    chosen = {ours: str(name) for ours, name in given.items()}
+    answers = chosen.get("answers")
+    if f"{answers}.answer_start" in file:  # a struct, as `datasets` stores SQuAD
+        chosen |= {"answers": f"{answers}.text", "answer_starts": f"{answers}.answer_start"}
+    classes = [name for name in chosen.values() if file.has_classes(name)]
+    unlabelled = [name for name in classes if file.is_unlabelled(name)]
+    chosen = {ours: name for ours, name in chosen.items() if name not in unlabelled}
+    empty = True
+    for chunk in _chunks(file.rows([*chosen.values()], labels={*classes} - {*unlabelled}), size):
+        empty = False
+        yield Table(
+            {name: [values[index] for _, values in chunk] for index, name in enumerate(chosen)},
+            source=path,
+            lines=[row for row, _ in chunk],
+        )
+    if file.left_out:
+        note_left_out(path, {NO_LABEL: file.left_out})
+    if empty:
+        raise ValueError(f"{path} holds no rows{' with every label' if file.left_out else ''}")

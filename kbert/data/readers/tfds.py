@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kbert.catalog.named_tasks import named_task
-from kbert.data.readers.datasets import feature_names, read_split
+from kbert.data.readers.datasets import feature_names, named, read_split
 from kbert.data.readers.layouts import LAYOUTS, Layout, layout_of
 from kbert.data.readers.rows import table_of_rows
 from kbert.data.tables.table import Table
@@ -155,30 +155,14 @@ def _with_columns(layout: Layout, columns: Mapping[str, Any]) -> Layout | None:
 
 
 def _decoded(feature: Any, value: Any) -> Any:
-    """Returns the value of a feature as strings, numbers, lists and dicts; classes as their names.
-
-    A class of -1, which stands for a missing label, is None.
-    """
+    """Returns the value of a feature as Python values; classes as in `named`."""
     while hasattr(feature, "feature"):  # a sequence of features
         feature = feature.feature
     if isinstance(value, dict):
         return {name: _decoded(feature[name], x) for name, x in value.items()}
     if hasattr(value, "to_list"):  # ragged
         value = value.to_list()
-    return _named(value, getattr(feature, "int2str", None))
-
-
-def _named(value: Any, to_name: Any) -> Any:
-    """Returns an array, a list or a number as Python values; classes by the function `to_name`."""
-    if hasattr(value, "tolist"):
-        value = value.tolist()
-    if isinstance(value, list):
-        return [_named(entry, to_name) for entry in value]
-    if isinstance(value, bytes):
-        return value.decode()
-    if to_name is None:
-        return value
-    return None if value == -1 else to_name(value)
+    return named(value, getattr(feature, "int2str", None))
 
 
 def _position(index: Any) -> tuple[int, ...]:

@@ -29,7 +29,8 @@ class Table:
     Args:
         columns: name -> values, one per row.
         source: origin of the rows for error messages; or a list with one origin per row.
-        lines: line (from 1) of each row in its source.
+        lines: line (from 1) of each row in its source; or a text such as "row 0", for a source
+            without lines.
         start: number of the first row in messages without lines, if other rows came before.
 
     Raises:
@@ -48,7 +49,7 @@ class Table:
         columns: Mapping[str, Sequence],
         *,
         source: str | Sequence[str] = "the data",
-        lines: Sequence[int] | None = None,
+        lines: Sequence[int | str] | None = None,
         start: int = 0,
     ) -> None:
         self.start = start
@@ -153,11 +154,12 @@ class Table:
         return Table(columns, source=self.source, lines=self.lines, start=self.start)
 
     def place(self, row: int) -> str:
-        """Returns the origin of a row (from 0): "dev.tsv, line 7" or "row 6 of the data"."""
+        """Returns the origin of a row: "dev.tsv, line 7" or "row 6 of the data" (from 0)."""
         has_one_source = isinstance(self.source, str)
         source = self.source if has_one_source else self.source[row]
         if self.lines is not None:
-            return f"{source}, line {self.lines[row]}"
+            line = self.lines[row]
+            return f"{source}, {line if isinstance(line, str) else f'line {line}'}"
         row += self.start
         return f"row {row} of {source}" if has_one_source else f"{source} (row {row} of all)"
 

@@ -20,6 +20,7 @@ from kbert.core.late import tf
 from kbert.core.options import Options
 from kbert.core.protocols import TokenizerLike
 from kbert.core.types import Tensor, Tensors, Terms
+from kbert.data.readers.tables import if_file
 from kbert.data.tables.rows import Rows
 from kbert.data.tables.table import Table, as_table
 from kbert.layers import Dense
@@ -195,7 +196,7 @@ class TextEmbedder(FineTuningTask):
 
     def as_table(self, data: Any, labels: Any = None) -> Table:
         """Converts data like `FineTuningTask.as_table`; tuples of three texts are triplets."""
-        return as_table(data, labels, triplets=True)
+        return as_table(if_file(data), labels, triplets=True)
 
     def tokenize(self, table: Table, labelled: bool) -> Rows:
         names = self._texts_of(table)

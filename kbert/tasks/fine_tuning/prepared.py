@@ -34,8 +34,8 @@ def prepare_rows(
     Args:
         task: task to train. Only its tokenizer and the settings that rows depend on matter, such
             as `max_length` and `labels`; encoder and head do not.
-        data: a file of CSV, TSV, JSON lines or lines of text, or a pattern of files; an iterator
-            of tables (for a file with other column names use `kbert.data.table_parts`); or
+        data: a file that `kbert.data.read_table` reads, or a pattern of files; an iterator of
+            tables (for a file with other column names use `kbert.data.table_parts`); or
             examples in the form of `fit`, also as an iterator. A repeated call needs the same data.
         folder: folder for the shards.
         sample_weight: column with the weight of each example in the loss.

@@ -18,6 +18,7 @@ from kbert import inference
 from kbert.core.late import tf
 from kbert.core.options import Options, takes
 from kbert.core.types import Tensors, Terms
+from kbert.data.readers.tables import if_file
 from kbert.data.tables.bucketing import bucketed_batches
 from kbert.data.tables.rows import Rows, join
 from kbert.data.tables.shards import StoredRows
@@ -87,8 +88,11 @@ class TableTask(Task):
         self.tokenize(table, labelled=True)
 
     def as_table(self, data: Any, labels: Any = None) -> Table:
-        """Converts data, with the labels if it has none, to a table; see `kbert.data.as_table`."""
-        return as_table(data, labels)
+        """Converts data, with the labels if it has none, to a table; see `kbert.data.as_table`.
+
+        The path of a file is read by `kbert.data.read_table`, a `tfds:` name by `read_tfds`.
+        """
+        return as_table(if_file(data), labels)
 
     def terms(self, logits: Tensors, batch: Tensors) -> Terms:
         """Returns losses and metrics of a labelled batch, from the logits of `call`.
@@ -209,8 +213,10 @@ class TableTask(Task):
 
         Args:
             data: labelled examples, as `kbert.data.as_table` takes them: a list of texts or
-                (first, second) tuples, columns, a frame, a `Table` from a file, …; or a folder that
-                `kbert.tasks.prepare_rows` wrote, for tables larger than memory.
+                (first, second) tuples, columns, a frame, a `Table`, …; the path of a file that
+                `kbert.data.read_table` reads, with kbert's names of columns; a `tfds:` name for
+                `kbert.data.read_tfds`; or a folder that `kbert.tasks.prepare_rows` wrote, for
+                tables larger than memory.
             labels: labels of the examples, if `data` has none.
             validation_data: held-out examples in a form of `data`, or a tuple of data and labels;
                 evaluated after each epoch.
@@ -269,7 +275,8 @@ class TableTask(Task):
         """Predicts an answer for each example.
 
         Args:
-            data: examples in the form of `fit`, without labels; or one text.
+            data: examples in the form of `fit`, without labels; or one text. A string is a text,
+                so a file is a `pathlib.Path`; rows that its reader leaves out have no answer.
             batch_size: maximum number of rows in a batch.
             verbose: "auto" = a progress bar if it takes longer than a moment, 0 = none.
             **others: not supported; for arguments of Keras' `predict` the error has the

@@ -16,7 +16,7 @@ from keras import ops
 from kbert.core.late import tf
 from kbert.core.types import MaybeNone, Tensor, Tensors, Terms
 from kbert.data.tables.rows import Rows
-from kbert.data.tables.table import Table, as_table
+from kbert.data.tables.table import Table
 from kbert.heads import SpanHead
 from kbert.metrics.squad import best_no_answer_threshold, squad_scores, token_f1
 from kbert.signatures import Signature
@@ -126,7 +126,7 @@ class QuestionAnswerer(FineTuningTask):
 
     def as_table(self, data: Any, labels: Any = None) -> Table:
         """Converts data like `FineTuningTask.as_table`; pairs are questions and contexts."""
-        return _questions(as_table(data, labels))
+        return _questions(super().as_table(data, labels))
 
     @classmethod
     def can_tune(cls, settings: Mapping[str, Any]) -> bool:

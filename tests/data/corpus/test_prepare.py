@@ -9,6 +9,7 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import tensorflow as tf
 
@@ -16,6 +17,7 @@ import kbert
 from kbert.data import Manifest, prepare_corpus, read_manifest, verify_corpus
 from kbert.data.corpus import chunks, records, shards
 from kbert.text import documents, source
+from tests import columnar
 
 WORDS = "the red fox jumps over two lazy dogs and runs by the river in the night".split()
 
@@ -123,6 +125,21 @@ def test_order_of_sources_files_and_chunks_changes_no_byte(
     two = contents(tmp_path / "two")
     # The sizes of text differ by the blank lines alone, which are not counted.
     assert one == two
+
+
+def test_columnar_files_and_frames_have_the_bytes_of_text(tmp_path, tokenizer, small_pieces):
+    texts = make_texts(300)
+    (tmp_path / "a.txt").write_text("\n\n".join(texts))
+    path = columnar.write(tmp_path / "a.parquet", {"body": texts, "n": range(300)})
+    for name, sources in (("text", tmp_path / "a.txt"), ("file", path)):
+        prepare_corpus(sources, tmp_path / name, tokenizer, field="body")
+    prepare_corpus(pd.DataFrame({"body": texts}), tmp_path / "frame", tokenizer, field="body")
+    wanted = contents(tmp_path / "text")
+    assert wanted == contents(tmp_path / "file") == contents(tmp_path / "frame")
+    again = prepare_corpus({"body": texts}, tmp_path / "frame", tokenizer, field="body")
+    assert again == read_manifest(tmp_path / "frame")
+    with pytest.raises(ValueError, match="files in them that have changed since"):
+        prepare_corpus({"body": texts[1:]}, tmp_path / "frame", tokenizer, field="body")
 
 
 def test_worker_processes_change_no_byte(corpus, tmp_path, tokenizer, small_pieces):

@@ -25,19 +25,24 @@ class KbertVerdicts(tfds.core.GeneratorBasedBuilder):
         return self.dataset_info_from_configs(features=tfds.features.FeaturesDict(features))
 
     def _split_generators(self, dl_manager):
-        return {"train": self._generate_examples(1), "test": self._generate_examples(-1)}
+        return {
+            "train": self._generate_examples(1),
+            "test": self._generate_examples(-1),
+            "partly": self._generate_examples(-1, 0),
+        }
 
-    def _generate_examples(self, label):
-        yield (
-            0,
-            {
-                "sentence": "Schön.",
-                "label": label,
-                "tags": [0, 1],
-                "idx": 5,
-                "nested": {"deep": "x"},
-            },
-        )
+    def _generate_examples(self, *labels):
+        for number, label in enumerate(labels):
+            yield (
+                number,
+                {
+                    "sentence": "Schön.",
+                    "label": label,
+                    "tags": [0, 1],
+                    "idx": 5 + number,
+                    "nested": {"deep": "x"},
+                },
+            )
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -53,6 +58,12 @@ def test_class_labels_come_as_names():
     assert table.place(0) == "row 0 of tfds:kbert_verdicts:train"
     table = read_table("tfds:kbert_verdicts", columns={"text": "sentence", "labels": "tags"})
     assert table["labels"] == [["O", "B-PER"]]
+
+
+def test_rows_without_a_label_are_left_out(caplog):
+    table = read_table("tfds:kbert_verdicts:partly", columns={"label": "label", "id": "idx"})
+    assert table.columns == {"label": ["bad"], "id": [6]}
+    assert "tfds:kbert_verdicts:partly: 1 rows are left out: they have no label" in caplog.text
 
 
 def test_without_columns_all_flat_features_are_taken():

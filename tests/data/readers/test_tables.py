@@ -154,12 +154,12 @@ def test_a_truncated_gzip_file_is_named(tmp_path):
         (
             "a.csv",
             {"format": "xml"},
-            "format must be 'csv', 'tsv', 'jsonl' or 'lines'. Received: 'xml'",
+            "format must be 'csv', 'tsv', 'jsonl', 'lines' or 'columnar'. Received: 'xml'",
         ),
         ("a.csv", {"numeric_labels": True}, "line 2: the label must be a number. Received: 'x'"),
         ("a.csv", {"numeric_labels": True, "label_separator": ";"}, "not both"),
         ("a.csv", {"numeric_labels": True, "columns": {"text": "text"}}, "no column 'label'"),
-        ("a.parquet", {}, "The suffix of the input must name its format: .txt.*Received: .*a.parq"),
+        ("a.orc", {}, "The suffix of the input must name its format: .txt.*Received: .*a.orc"),
     ],
 )
 def test_options_that_do_not_fit_raise(tmp_path, name, options, match):

@@ -6,6 +6,7 @@ import pytest
 
 from kbert.data import read_conll, read_glue, read_squad, read_tfds
 from kbert.data.readers.layouts import LAYOUTS, layout_of, layout_table
+from kbert.data.readers.tables import if_file
 from tests.data_sets import data_dir, store, store_file, tfds
 
 STORY = "The cat Mia is white. She lives in a barn with hens."
@@ -286,6 +287,7 @@ def test_what_is_left_out_is_counted(caplog):
     assert "1 rows are left out: the answer is not a span of the story" in caplog.text
     read_tfds("snli")
     assert "tfds:snli:train: 1 rows are left out: they have no label" in caplog.text
+    assert if_file("tfds:snli").columns == read_tfds("snli").columns
     read_tfds("squad")
     assert "1 rows are left out: an answer does not occur in the context" in caplog.text
 

@@ -4,6 +4,7 @@ import logging
 
 import keras
 import numpy as np
+import pandas as pd
 import pytest
 import tensorflow as tf
 
@@ -69,6 +70,26 @@ def test_texts_with_a_tag_for_each_word(encoder, tokenizer):
         task.fit({"text": ["a"], "labels": [["O"]]}, [["O"]], **QUICK)
     with pytest.raises(ValueError, match="separate labels"):
         task.fit(data, data[1], **QUICK)
+
+
+@pytest.mark.parametrize("name", ["mail.csv", "mail.jsonl", "mail.parquet"])
+def test_the_path_of_a_file_is_data(encoder, tokenizer, tmp_path, name):
+    path = tmp_path / name
+    frame = pd.DataFrame({"text": TEXTS, "label": ["ham", "spam"] * 2})
+    if name.endswith("csv"):
+        frame.to_csv(path, index=False)
+    elif name.endswith("jsonl"):
+        frame.to_json(path, orient="records", lines=True)
+    else:
+        frame.to_parquet(path)
+    task = tasks.TextClassifier(encoder, tokenizer, ["ham", "spam"])
+    wanted = task.evaluate(frame, verbose=0)
+    assert task.evaluate(str(path), verbose=0) == task.evaluate(path, verbose=0) == wanted
+    assert task.predict(path, verbose=0) == task.predict(TEXTS, verbose=0)
+    assert task.predict(str(path), verbose=0) == task.predict([str(path)], verbose=0)  # a text
+    assert "val_accuracy" in task.fit(str(path), validation_data=path, **QUICK).history
+    with pytest.raises(FileNotFoundError, match=r"No file matches. Received: .*none.csv"):
+        task.fit("none.csv")
 
 
 def test_class_weights_by_index_are_those_by_name(encoder, tokenizer):
