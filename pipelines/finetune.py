@@ -20,6 +20,28 @@ or 130. One command for each kind of task:
   kbert-finetune --task=translate --train=t.tsv --text_column=en --label_column=de --prefix=…
   kbert-finetune --task_module=FILE.py --task=KIND …     a custom task, see docs/fine_tuning.md
 
+Several tasks on one encoder (MT-DNN), described in a file, with a table of metrics at the end:
+
+  kbert-finetune --tasks=tasks.toml --preset=bert-base-uncased --output_dir=out
+
+  sampling = "annealed"             # or proportional, sqrt, uniform; also steps_per_epoch
+  defaults = {max_length = 128}     # keys of every task
+
+  [tasks.mnli]                      # paths are relative to the file
+  train = "MNLI/train.tsv"
+  dev = "MNLI/dev_matched.tsv"
+
+  [tasks.praise]                    # any name, with a --task
+  task = "classify"
+  train = "reviews.csv"
+  dev_share = 0.1
+  columns = {text = "review", label = "stars"}
+
+Each task has a preset in out/preset, such as out/preset/mnli, for kbert-predict, kbert-evaluate and
+kbert-export. A single task can be fine-tuned further from all of them, with a new head:
+
+  kbert-finetune --task=rte --train=RTE --dev=RTE --preset=out/preset --output_dir=rte
+
 How certain are the numbers, and which settings are best?
 
   --seeds=5    five runs that differ in the seed: a table with mean and standard deviation;
@@ -50,6 +72,8 @@ Then: kbert-predict --preset=out/preset --input=texts.txt --output=answers.jsonl
 (texts from texts: kbert-generate)
 """
 
+from typing import Any
+
 from absl import flags
 
 from kbert import experiments
@@ -73,6 +97,9 @@ def define_flags() -> None:
     """Declares the flags; called when the program starts, never on import."""
     define_task_module_flag()
     define_task_flag("Kind of task and format of its files, see below.")
+    flags.DEFINE_string(
+        "tasks", None, "Instead of --task and its data: a TOML or JSON file of several tasks."
+    )
     option_flags.define(DataOptions)
     flags.DEFINE_string("preset", None, "Pretrained model: a folder or a name on the hub.")
     flags.DEFINE_string("output_dir", None, "Folder of the run; the same folder resumes it.")
@@ -83,7 +110,24 @@ def define_flags() -> None:
     option_flags.define(ResumeOptions)
     flags.DEFINE_boolean("dry_run", False, "Show examples and estimates, and stop.")
     command.define_ignore_flag()
-    flags.mark_flags_as_required(["task", "train", "preset", "output_dir"])
+    flags.mark_flags_as_required(["preset", "output_dir"])
+
+
+def _check(options: flags.FlagValues) -> None:
+    """Raises ValueError unless the flags are those of one task, or of a file of several."""
+    if (options.task is None) == (options.tasks is None):
+        raise ValueError(
+            "Exactly one of --task and --tasks (a file of several) must be given. Received: "
+            f"--task={options.task}, --tasks={options.tasks}"
+        )
+    if options.task is not None and options.train is None:
+        raise ValueError("--train must be given: the training data. Received: none")
+    given = option_flags.given(DataOptions, options)
+    if options.tasks is not None and given:
+        raise ValueError(
+            "With --tasks the data is described in the file. Received: "
+            f"{', '.join(f'--{name}' for name in given)}"
+        )
 
 
 def _finetune(options: flags.FlagValues) -> None:
@@ -92,9 +136,13 @@ def _finetune(options: flags.FlagValues) -> None:
     keep_what_is_read(options, read=("preset",), written=written)
     # First of all, several hosts must find each other.
     experiments.devices(options.strategy, options.model_devices)
-    experiment = experiments.Experiment(
-        options.task, preset=options.preset, train=options.train, **data(options)
-    )
+    experiment: Any
+    if options.tasks is not None:
+        experiment = experiments.read_task_file(options.tasks, preset=options.preset)
+    else:
+        experiment = experiments.Experiment(
+            options.task, preset=options.preset, train=options.train, **data(options)
+        )
     task_run.make_runs(experiment, options)
 
 
@@ -107,7 +155,8 @@ PROGRAM = command.Program(
         RuntimeError,
         NonFiniteLoss,
     ),
-    files=("train", "dev", "test"),
+    files=("train", "dev", "test", "tasks"),
+    check=_check,
     models=("preset",),
     is_finished=task_run.is_finished,
     listing=("Tasks (--task)", tasks_and_data_sets),

@@ -9,6 +9,7 @@ from absl import flags, logging
 
 import kbert
 from kbert import experiments
+from kbert.checkpoints.preset import task_folders
 from kbert.io.paths import Path, copy_tree
 
 from . import option_flags
@@ -19,11 +20,12 @@ from .task_flags import SeriesOptions, settings
 _COMBINED = ("ensemble", "soup")  # flags for models that are made of all seeds' runs
 
 if TYPE_CHECKING:
-    from kbert.experiments import Experiment, Result, Series
+    from kbert.experiments import Result, Series
+    from kbert.experiments.experiment import Trainable
 
 
 def make_runs(
-    experiment: "Experiment",
+    experiment: "Trainable",
     options: flags.FlagValues,
     also: "Callable[[Result | Series], Any]" = lambda outcome: None,
 ) -> None:
@@ -44,7 +46,7 @@ def make_runs(
 
 
 def _make_runs(
-    experiment: "Experiment", options: flags.FlagValues, also: "Callable[[Result | Series], Any]"
+    experiment: "Trainable", options: flags.FlagValues, also: "Callable[[Result | Series], Any]"
 ) -> None:
     """Executes, reports and publishes the runs; arguments as in `make_runs`."""
     # Every run of a series traces its own graphs. TensorFlow counts them together and would warn.
@@ -61,7 +63,7 @@ def _make_runs(
     if not experiments.devices(options.strategy, options.model_devices).is_chief:
         _run(experiment, options, given_settings)
         return
-    check_outputs(options, experiment.task_class.kind)
+    check_outputs(options, experiment.kind)
     print(experiment.summary())
     if options.dry_run:
         print(experiments.preview(experiment, **given_settings))
@@ -89,7 +91,7 @@ def is_finished(options: flags.FlagValues) -> bool:
     return any((folder / name).exists() for name in ("results.json", "series.json"))
 
 
-def _run(experiment: "Experiment", options: flags.FlagValues, given: dict) -> "Result | Series":
+def _run(experiment: "Trainable", options: flags.FlagValues, given: dict) -> "Result | Series":
     """Executes the run, or the series of --seeds or --grid.
 
     Args:
@@ -116,12 +118,22 @@ def _report(result: "Result", folder: Path) -> None:
         result: result of the best run.
         folder: folder for the picture.
     """
-    report = result.folder / "dev_report.txt"
-    if report.exists():
-        print(f"\n{report.read_text(encoding='utf-8')}")
-    draw_confusion(result.confusion, folder)
+    run = experiments.RunFolder(result.folder)
+    for name, confusion in _confusions(result).items():
+        report = run.part(name).path / "dev_report.txt"
+        if report.exists():
+            title = f"{name}\n" if name else ""
+            print(f"\n{title}{report.read_text(encoding='utf-8')}")
+        draw_confusion(confusion, run.part(name).path if name else folder)
     print(f"{result}\n")
     print(result.summary())
+
+
+def _confusions(result: "Result") -> dict[str, dict | None]:
+    """Returns name of a task -> its confusion matrix; the name is empty if there is one task."""
+    if not result.tasks:
+        return {"": result.confusion}
+    return {name: part["confusion"] for name, part in result.tasks.items()}
 
 
 def _publish(preset: Path, options: flags.FlagValues, finished: bool) -> None:
@@ -137,5 +149,6 @@ def _publish(preset: Path, options: flags.FlagValues, finished: bool) -> None:
         print(f"model written to {options.preset_dir}")
     if options.export_dir and not (finished and Path(options.export_dir).exists()):
         logging.set_verbosity(logging.WARNING)  # hides TensorFlow's notices about its files
-        task = kbert.tasks.Task.from_preset(preset)
-        print(f"SavedModel written to {task.export(options.export_dir)}")
+        for name, folder in task_folders(preset).items():
+            task = kbert.tasks.Task.from_preset(folder)
+            print(f"SavedModel written to {task.export(Path(options.export_dir) / name)}")

@@ -92,7 +92,7 @@ ORDER = {
         catalogue folder
         evaluation reading
         answer_file experiment
-        answering beam previews single_run
+        answering beam multi_task previews single_run
         combining
         series
     """,

@@ -2,7 +2,8 @@
 
 A task adds the files of its tokenizer. The weight names are part of the format; they are listed in
 `tests/golden/bert-tiny.json`. An ensemble is a folder with `ensemble.json` and a preset of each
-member in a subfolder.
+member in a subfolder; tasks that were trained together are one with `multi_task.json` and a preset
+of each task.
 """
 
 import json
@@ -16,12 +17,16 @@ from kbert.checkpoints.keys import make_config
 from kbert.configs.base import Config
 from kbert.core import late, registry
 from kbert.core.types import Arrays, PathLike
+from kbert.io import atomic
 from kbert.io.arrays import WEIGHTS_FILE, map_safetensors, write_model
 from kbert.io.json_file import read_json
 from kbert.io.paths import Path, check_folder
 
 CONFIG_FILE = "kbert.json"
 ENSEMBLE_FILE = "ensemble.json"
+MULTI_TASK_FILE = "multi_task.json"
+# Files of folders with a preset in each subfolder -> what such a folder contains.
+_SEVERAL = {ENSEMBLE_FILE: "an ensemble", MULTI_TASK_FILE: "tasks that were trained together"}
 FORMAT_VERSION = 1
 READS = f"a kbert folder ({CONFIG_FILE})"
 TAKES = ("task", "labels", "edits")
@@ -67,6 +72,11 @@ def is_folder(folder: Path) -> bool:
 
 def why_not(files: Collection[str]) -> str | None:
     """Returns why a folder without `kbert.json` is no preset, by its files; None = not known."""
+    if MULTI_TASK_FILE in files:
+        return (
+            "The folder contains several tasks on one encoder: load one of them, which are presets "
+            "in subfolders."
+        )
     if ENSEMBLE_FILE not in files:
         return None
     return (
@@ -76,16 +86,16 @@ def why_not(files: Collection[str]) -> str | None:
 
 
 def member_folders(folder: Path) -> list[Path]:
-    """Returns the folders of an ensemble's members; [] if the folder holds no ensemble.
+    """Returns the presets in the folder of an ensemble or of several tasks; [] for other folders.
 
     Args:
         folder: any folder.
 
     Raises:
-        ValueError: `ensemble.json` is damaged or has a later format.
+        ValueError: `ensemble.json` or `multi_task.json` is damaged or has a later format.
     """
-    path = folder / ENSEMBLE_FILE
-    if not path.is_file():
+    path = next((folder / file for file in _SEVERAL if (folder / file).is_file()), None)
+    if path is None:
         return []
     content = read_json(path)
     _check_version(content, path)
@@ -95,6 +105,13 @@ def member_folders(folder: Path) -> list[Path]:
             f"`members` must be a list of names of subfolders. Received: {names!r:.80} in {path}"
         )
     return [folder / str(name) for name in names]
+
+
+def task_folders(folder: Path) -> dict[str, Path]:
+    """Returns name of a task -> its preset in the folder of several; {"": folder} for others."""
+    if not (folder / MULTI_TASK_FILE).is_file():
+        return {"": folder}
+    return {path.name: path for path in member_folders(folder)}
 
 
 def _check_version(content: Mapping[str, Any], path: Path) -> None:
@@ -162,7 +179,8 @@ def check_target(folder: PathLike, kind: str | None) -> None:
 
     Args:
         folder: folder of the preset.
-        kind: kind of the task that will be written; None = a model without a task.
+        kind: kind of the task that will be written; None = a model without a task, "multi_task" =
+            several tasks in subfolders.
 
     Raises:
         NotADirectoryError: the path is a file.
@@ -171,7 +189,7 @@ def check_target(folder: PathLike, kind: str | None) -> None:
     check_folder(folder)
     folder = Path(folder)
     _refuse_others(folder)
-    refuse_ensemble(folder)
+    refuse_several(folder, but=MULTI_TASK_FILE if kind == "multi_task" else None)
     if not is_folder(folder):
         return
     task = read_json(folder / CONFIG_FILE).get("task")
@@ -193,9 +211,34 @@ def refuse_model(folder: Path) -> None:
     refuse_other(folder, CONFIG_FILE, "a preset")
 
 
-def refuse_ensemble(folder: Path) -> None:
-    """Raises ValueError if `folder` holds an ensemble."""
-    refuse_other(folder, ENSEMBLE_FILE, "an ensemble")
+def refuse_several(folder: Path, but: str | None = None) -> None:
+    """Raises ValueError if `folder` holds several models, unless their file is `but`."""
+    for file, what in _SEVERAL.items():
+        if file != but:
+            refuse_other(folder, file, what)
+
+
+def write_several(folder: PathLike, file: str, models: Mapping[str, Any], **content: Any) -> None:
+    """Writes several models: each to a subfolder that is a preset itself, then their names.
+
+    Args:
+        folder: the folder; created if missing.
+        file: `ENSEMBLE_FILE` or `MULTI_TASK_FILE`.
+        models: name of a subfolder -> what is saved there, by its `save_to_preset`.
+        **content: further content of the file.
+
+    Raises:
+        ValueError: the folder holds another model, or a model cannot be saved.
+    """
+    folder = Path(folder)
+    refuse_model(folder)
+    refuse_several(folder, but=file)
+    record = folder / file
+    record.unlink(missing_ok=True)  # until all models are written
+    for name, model in models.items():
+        model.save_to_preset(folder / name)
+    content = {"format_version": FORMAT_VERSION, "members": list(models), **content}
+    atomic.write(record, (json.dumps(content, indent=2) + "\n").encode())
 
 
 def _refuse_others(folder: Path) -> None:

@@ -144,7 +144,10 @@ TABLE = {
     # Edits of a model, by the key in the preset that records them: `do(model, content, source)`.
     "edits of a preset": {"adapters": "kbert.edit.adapters.base:restore"},
     # Files of folders that hold several presets: `load(asked, folder, **options of from_preset)`.
-    "file of presets": {"ensemble.json": "kbert.tasks.fine_tuning.ensemble:load_ensemble"},
+    "file of presets": {
+        "ensemble.json": "kbert.tasks.fine_tuning.ensemble:load_ensemble",
+        "multi_task.json": "kbert.tasks.fine_tuning.multi_task:load_one",
+    },
     # Methods of Keras models that kbert implements as edits.
     "edit of Keras": {"enable_lora": "kbert.edit.adapters.base:enable_lora"},
     # Files of folders that hold only an edit: each an `EditFile`.

@@ -66,7 +66,12 @@ class MultiTaskDistiller(MultiTask):
         name: str = "multi_task_distiller",
     ) -> None:
         multi.check_names(teachers, all_of_them=False)
-        super().__init__(multi.tasks, train_encoder=multi.train_encoder, name=name)
+        super().__init__(
+            multi.tasks,
+            train_encoder=multi.train_encoder,
+            metrics=multi.metrics_of_tasks,
+            name=name,
+        )
         self.distillers = {
             task: Distiller(
                 multi.tasks[task],

@@ -29,6 +29,10 @@ if TYPE_CHECKING:
     )
     from kbert.experiments.experiment import Experiment as Experiment
     from kbert.experiments.folder import RunFolder as RunFolder
+    from kbert.experiments.multi_task import (
+        MultiTaskExperiment as MultiTaskExperiment,
+        read_task_file as read_task_file,
+    )
     from kbert.experiments.previews import (
         describe_examples as describe_examples,
         preview as preview,

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from kbert.experiments.evaluation import predict_and_score, tune_threshold
-from kbert.experiments.experiment import Experiment
+from kbert.experiments.experiment import Experiment, Trainable
 from kbert.experiments.folder import RunFolder
 from kbert.experiments.settings import Settings
 from kbert.experiments.single_run import measure_test
@@ -18,7 +18,7 @@ Combine = Callable[[Sequence[Path], Path], dict[str, Any]]
 
 
 def combinations(
-    experiment: Experiment, settings: Settings, verbose: str | int, **wanted: bool
+    experiment: Trainable, settings: Settings, verbose: str | int, **wanted: bool
 ) -> dict[str, Combine]:
     """Returns the functions that write and measure the combined models.
 
@@ -30,7 +30,16 @@ def combinations(
 
     Raises:
         TypeError: an ensemble is wanted of tasks whose answers have no mean.
+        ValueError: the runs are on several tasks.
     """
+    if not any(wanted.values()):
+        return {}
+    if not isinstance(experiment, Experiment):
+        raise ValueError(
+            "An ensemble or a soup requires runs on a single task. Received: "
+            f"{', '.join(name for name in wanted if wanted[name])} for a "
+            f"{type(experiment).__name__}"
+        )
     if wanted["ensemble"]:
         check_averages(experiment.task_class)  # before the runs
     options: dict[str, Any] = {"batch_size": settings.batch_size, "verbose": verbose}

@@ -13,6 +13,7 @@ from kbert.core.types import PathLike
 from kbert.data import Table
 from kbert.data.readers import write_glue_submission, write_super_glue_submission
 from kbert.data.readers.submissions import check_rows
+from kbert.experiments.results import is_of_class
 from kbert.io import atomic
 from kbert.io.paths import Path
 from kbert.metrics import Report, text_table
@@ -53,7 +54,7 @@ class Evaluation:
         return "\n\n".join(map(str, self.reports))
 
     def __str__(self) -> str:
-        scores = [[n, float(x)] for n, x in self.metrics.items() if not n.startswith("f1_")]
+        scores = [[name, float(x)] for name, x in self.metrics.items() if not is_of_class(name)]
         scores = text_table(["metric", "value"], scores)
         return "\n\n".join(part for part in (self.text, scores) if part)
 

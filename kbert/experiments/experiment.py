@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import keras
 import numpy as np
@@ -29,7 +29,63 @@ _SHOWN_LABELS = 10
 _WEIGHTS = ("sample_weight", "class_weights")
 
 
-class Experiment:
+class Trainable(Protocol):
+    """What `kbert.experiments.run` trains: one task (`Experiment`), or several on one encoder.
+
+    The methods without a body are documented in `Experiment`.
+    """
+
+    @property
+    def kind(self) -> str | None: ...
+    @property
+    def head(self) -> Any: ...
+    def settings(self, **settings: Any) -> Settings: ...
+    def make_task(self, settings: Settings) -> Any: ...
+    def fit(
+        self,
+        task: Any,
+        settings: Settings,
+        model_dir: Path,
+        verbose: str | int = "auto",
+        resume: Resume = SAME,
+    ) -> History: ...
+    def parts(
+        self, task: Any, settings: Settings
+    ) -> "dict[str, tuple[Experiment, TableTask, Settings]]": ...
+    def main_metric(self, task: Any, settings: Settings) -> str: ...
+    def joined(
+        self, task: Any, metrics: Mapping[str, dict[str, float]]
+    ) -> dict[str, float] | None: ...
+    def summary(self) -> str: ...
+    def identity(self) -> dict[str, Any]: ...
+
+    @property
+    def fit_options(self) -> Mapping[str, Any]:
+        """Arguments of the task's `fit` that are not settings."""
+        return {}
+
+    def write_rows(self, task: Any, settings: Settings, verbose: str | int) -> None:
+        """Prepares the training data on disk; by default the data is in memory."""
+        return
+
+    def fits(self, task: Any, settings: Settings) -> dict[str, tuple[Any, Settings]]:
+        """Returns the stages of training.
+
+        Args:
+            task: the task to train.
+            settings: settings of the run.
+
+        Returns:
+            Name of a stage -> the object whose `fit` it calls, and the settings of that call.
+        """
+        return {"": (task, settings)}
+
+    def finish(self, task: Any, settings: Settings) -> Any:
+        """Returns a trained task in the form that is saved."""
+        return task
+
+
+class Experiment(Trainable):
     """A task by name, a pretrained model and data, for one run or several.
 
     Args:
@@ -133,6 +189,11 @@ class Experiment:
         return self.named.task_class
 
     @property
+    def kind(self) -> str | None:
+        """Kind of the model that a run writes."""
+        return self.task_class.kind
+
+    @property
     def head(self) -> Table:
         """The training data; only the first rows if it is a file that is read in parts."""
         return self.train if isinstance(self.train, Table) else self.train.head
@@ -200,24 +261,33 @@ class Experiment:
     def new_task(self, settings: Settings) -> TableTask:
         """Makes a task of the pretrained encoder with a new head; sets all random seeds."""
         keras.utils.set_random_seed(settings.seed)
-        arguments = self.named.arguments(settings)
-        if self.labels is not None:
-            arguments["labels"] = self.labels
         return self.task_class.from_preset(
-            self.preset, settings.precision, new_head=True, **arguments
+            self.preset, settings.precision, new_head=True, **self.arguments(settings)
         )
 
-    def fits(self, task: TableTask, settings: Settings) -> dict[str, tuple[Any, Settings]]:
-        """Returns the stages of training.
+    def arguments(self, settings: Settings) -> dict[str, Any]:
+        """Returns the constructor arguments of the task, with the classes of the data."""
+        labels = {} if self.labels is None else {"labels": self.labels}
+        return {**self.named.arguments(settings), **labels}
 
-        Args:
-            task: the task to train.
-            settings: settings of the run.
+    def parts(
+        self, task: TableTask, settings: Settings
+    ) -> "dict[str, tuple[Experiment, TableTask, Settings]]":
+        """Returns what a trained model is measured on: by name the data, the task, its settings.
 
-        Returns:
-            Name of a stage -> the object whose `fit` it calls, and the settings of that call.
+        The name is empty if the experiment is on one task.
         """
-        return {"": (task, settings)}
+        return {"": (self, task, settings)}
+
+    def main_metric(self, task: TableTask, settings: Settings) -> str:
+        """Returns the name of the metric that selects the best weights."""
+        return settings.metric or task.main_metric(self.dev)
+
+    def joined(
+        self, task: TableTask, metrics: Mapping[str, dict[str, float]]
+    ) -> dict[str, float] | None:
+        """Returns the metrics of a run from those of its parts; None if none is measured."""
+        return metrics.get("")
 
     def write_rows(self, task: TableTask, settings: Settings, verbose: str | int) -> None:
         """Tokenises training data larger than memory to `rows_folder`; resumes an earlier call.

@@ -6,6 +6,8 @@ training/      steps.jsonl, evaluations.jsonl, and checkpoints until the run is 
                stages has a folder for each
 preset/        the best model
 adapter/       the adapter of the best model, if it has one (kbert.edit.adapters.load_task)
+tasks/         of several tasks: a folder for each, with its answers and reports; with its adapter
+               if the encoder was not trained
 results.json   the results; written last, so a folder that has it is finished
 """
 
@@ -53,6 +55,10 @@ class RunFolder:
         self.path = Path(path)
         self.training = self.path / "training"
         self.preset = self.path / "preset"
+
+    def part(self, name: str) -> "RunFolder":
+        """Returns the folder of the answers of a task; "" = the only task."""
+        return RunFolder(self.path / "tasks" / name) if name else self
 
     def begin(self, identity: dict, resume: Resume = SAME) -> None:
         """Writes the settings of a new run; compares them if a checkpoint or results exist.

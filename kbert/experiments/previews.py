@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import keras
@@ -11,7 +11,7 @@ import numpy as np
 from kbert.core.types import Logs
 from kbert.data import Table
 from kbert.data.tables.bucketing import BUCKET
-from kbert.experiments.experiment import Experiment
+from kbert.experiments.experiment import Experiment, Trainable
 from kbert.experiments.settings import Settings
 from kbert.metrics import text_table
 from kbert.tasks.fine_tuning.table_task import TableTask
@@ -23,14 +23,14 @@ _WARM, _TIMED = 3, 8
 _WIDTH = 100
 
 
-def preview(experiment: Experiment, *, examples: int = 3, **settings: Any) -> str:
+def preview(experiment: Trainable, *, examples: int = 3, **settings: Any) -> str:
     """Shows the first examples as tokens with their labels, and estimates from a few real steps.
 
     Nothing is written.
 
     Args:
         experiment: task, preset and data.
-        examples: number of examples to show.
+        examples: number of examples to show; of several tasks one of each.
         **settings: fields of `Settings`.
 
     Returns:
@@ -38,8 +38,13 @@ def preview(experiment: Experiment, *, examples: int = 3, **settings: Any) -> st
     """
     chosen = experiment.settings(**settings)
     task = experiment.make_task(chosen)
-    shown = describe_examples(task, experiment.head[:examples])
-    return f"{shown}\n\n{_estimate(experiment, task, chosen)}"
+    shown = [
+        f"{name}\n{describe_examples(part, data.head[:1])}"
+        if name
+        else describe_examples(part, data.head[:examples])
+        for name, (data, part, _) in experiment.parts(task, chosen).items()
+    ]
+    return "\n\n".join([*shown, _estimate(experiment, task, chosen)])
 
 
 def describe_examples(task: TableTask, table: Table) -> str:
@@ -88,45 +93,63 @@ def _wrapped(pieces: list[str]) -> Iterator[str]:
     yield line
 
 
-def _estimate(experiment: Experiment, task: TableTask, settings: Settings) -> str:
-    """Returns a table with sizes of the data, and time and memory measured in a few steps."""
+def _sizes(experiment: Experiment, task: TableTask) -> tuple[int, dict[str, str]]:
+    """Returns the number of rows of the training data, and estimates of its sizes as text."""
     table, examples = experiment.head, len(experiment.train)
     rows = task.tokenize(table, labelled=True)
     count, cut = (round(x * examples / len(table)) for x in (len(rows), rows.cut))
     padded = -(-rows.lengths // BUCKET) * BUCKET
-    stages = experiment.fits(task, settings)
-    steps = {n: math.ceil(count / x.batch_size) * x.epochs for n, (_, x) in stages.items()}
-    paces = {name: _pace(model, table, chosen) for name, (model, chosen) in stages.items()}
-    total = duration(sum(paces[name] * steps[name] for name in stages))
-    pace_text = ", ".join(f"{pace:.3g} s per step {name}".rstrip() for name, pace in paces.items())
-    epoch = math.ceil(count / settings.batch_size)
-    estimates = {
+    return count, {
         "examples": f"{examples:,}, {count:,} sequences",
         "tokens": f"{rows.lengths.mean():.1f} per sequence, {rows.lengths.max():,} at most",
         "cut": f"{cut:,} examples longer than {task.row_length:,} tokens",
         "padding": f"{1 - rows.lengths.sum() / padded.sum():.1%} of the computed tokens",
+    }
+
+
+def _estimate(experiment: Trainable, task: Any, settings: Settings) -> str:
+    """Returns a table with sizes of the data, and time and memory measured in a few steps."""
+    table = experiment.head
+    parts = experiment.parts(task, settings)
+    sizes = {name: _sizes(data, part) for name, (data, part, _) in parts.items()}
+    counts = [count for count, _ in sizes.values()]
+    stages = experiment.fits(task, settings)
+    extra = experiment.fit_options
+    epoch = sum(math.ceil(count / settings.batch_size) for count in counts)
+    epoch = extra.get("steps_per_epoch") or epoch
+    steps = {name: epoch * x.epochs for name, (_, x) in stages.items()}
+    paces = {name: _pace(model, table, x, extra) for name, (model, x) in stages.items()}
+    total = duration(sum(paces[name] * steps[name] for name in stages))
+    pace_text = ", ".join(f"{pace:.3g} s per step {name}".rstrip() for name, pace in paces.items())
+    texts = {
+        f"{name} {key}".strip(): x for name, (_, part) in sizes.items() for key, x in part.items()
+    }
+    estimates = {
+        **texts,
         "steps": f"{epoch:,} per epoch, {sum(steps.values()):,} in total",
         "time": f"about {total} without evaluations, {pace_text}",
         "memory": f"{human(peak_memory())}B at most so far",
     }
     if all(model is not task for model, _ in stages.values()):  # the task learns from a teacher
-        estimates["alone"] = f"{_pace(task, table, settings):.3g} s per step without a teacher"
+        alone = _pace(task, table, settings, extra)
+        estimates["alone"] = f"{alone:.3g} s per step without a teacher"
     return text_table(["estimate", ""], list(estimates.items()))
 
 
-def _pace(model: Any, table: Table, settings: Settings) -> float:
+def _pace(model: Any, table: Any, settings: Settings, extra: Mapping[str, Any]) -> float:
     """Returns the seconds per step, measured in a few steps of training.
 
     Args:
         model: object with a `fit`, such as the task; it is trained a little.
-        table: labelled examples.
+        table: labelled examples, in the form of `fit`.
         settings: settings of the run.
+        extra: further arguments of `fit`.
     """
     clock = _Clock()
     # These settings need development data or a folder.
     left_out = ("metric", "patience", "evaluate_every", "checkpoint_every")
     options = {**settings.training(), **dict.fromkeys(left_out)}
-    model.fit(table, verbose=0, callbacks=[clock], **options)
+    model.fit(table, verbose=0, callbacks=[clock], **extra, **options)
     return clock.seconds_per_step
 
 

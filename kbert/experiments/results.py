@@ -33,6 +33,8 @@ class Result:
         peak_memory: peak memory of the process, or of the accelerator, until the end of the run,
             in bytes.
         settings: all fields of `kbert.experiments.Settings`.
+        tasks: of several tasks: name -> its `dev`, `test`, `threshold` and `confusion`. The
+            metrics in `dev` and `test` of the result are then prefixed with the names.
     """
 
     folder: Path
@@ -48,6 +50,7 @@ class Result:
     peak_memory: int
     settings: dict[str, Any]
     best_loss: float | None = None
+    tasks: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
 
     @property
     def score(self) -> tuple[float, float]:
@@ -86,9 +89,20 @@ class Result:
         return cls(folder=folder, **fields)
 
     def __str__(self) -> str:
-        rows = [{"data": "dev", **self.dev}]
+        if self.tasks:
+            lines = {name: (part["dev"], part["test"]) for name, part in self.tasks.items()}
+            lines["all tasks"] = (_only_mean(self.dev), _only_mean(self.test))
+            # The columns of dev come before those of test.
+            columns = dict.fromkeys(name for dev, _ in lines.values() for name in _shown(dev))
+            return _table(
+                [
+                    {"task": name, **columns, **_shown(dev), **_of_test(_shown(test))}
+                    for name, (dev, test) in lines.items()
+                ]
+            )
+        rows = [{"data": "dev", **_shown(self.dev)}]
         if self.test:
-            rows.append({"data": "test", **self.test})
+            rows.append({"data": "test", **_shown(self.test)})
         return _table(rows)
 
 
@@ -170,7 +184,27 @@ class Series:
         else:
             order = sorted(range(len(rows)), key=lambda i: self.results[i].score, reverse=True)
             rows = [rows[i] for i in order]
+        if not self.best.tasks:  # the metrics of several tasks are prefixed with names, even "f1"
+            rows = [
+                {name: x for name, x in row.items() if not is_of_class(name.removeprefix("test "))}
+                for row in rows
+            ]
         return _table(rows)
+
+
+def is_of_class(name: str) -> bool:
+    """Returns whether a metric of a task is the F1 of a class: it is in a report, not in tables."""
+    return name.startswith("f1_")
+
+
+def _shown(metrics: Mapping[str, float] | None) -> dict[str, float]:
+    """Returns the metrics of a task that a table shows."""
+    return {name: x for name, x in (metrics or {}).items() if not is_of_class(name)}
+
+
+def _only_mean(metrics: dict[str, float] | None) -> dict[str, float]:
+    """Returns the mean over several tasks, of metrics that may have one."""
+    return {name: x for name, x in (metrics or {}).items() if name == "mean"}
 
 
 def _of_test(metrics: dict[str, float] | None) -> dict[str, float]:
@@ -179,13 +213,8 @@ def _of_test(metrics: dict[str, float] | None) -> dict[str, float]:
 
 
 def _table(rows: list[dict[str, Any]]) -> str:
-    """Formats rows, by column name, as a text table.
-
-    The columns are all names that occur in a row, except the F1 of single classes.
-    """
+    """Formats rows, by column name, as a text table; the columns are all names in a row."""
     names = list(dict.fromkeys(name for row in rows for name in row))
-    # The F1 of each class is in the report, not in this table.
-    names = [name for name in names if not name.removeprefix("test ").startswith("f1_")]
     cells = [[row.get(name) for name in names] for row in rows]
     if "learning_rate" in names:  # the table's four decimals are too few for learning rates
         index = names.index("learning_rate")

@@ -13,7 +13,7 @@ from typing import Any
 
 from kbert.core.types import PathLike
 from kbert.experiments.combining import Combine, combinations
-from kbert.experiments.experiment import Experiment
+from kbert.experiments.experiment import Trainable
 from kbert.experiments.folder import RunFolder
 from kbert.experiments.results import Result, Series
 from kbert.experiments.settings import BATCH_SIZES, EPOCHS, LEARNING_RATES, Settings
@@ -27,7 +27,7 @@ MakeRun = Callable[[Settings, Path], Result]
 
 
 def seeds(
-    experiment: Experiment,
+    experiment: Trainable,
     output_dir: PathLike,
     *,
     count: int = 5,
@@ -75,7 +75,7 @@ def seeds(
 
 
 def grid(
-    experiment: Experiment,
+    experiment: Trainable,
     output_dir: PathLike,
     *,
     learning_rates: Sequence[float] = LEARNING_RATES,
@@ -112,7 +112,7 @@ def grid(
     return run_series(points, _runner(experiment, verbose, resume), output_dir, names=names)
 
 
-def _runner(experiment: Experiment, verbose: str | int, resume: Resume) -> MakeRun:
+def _runner(experiment: Trainable, verbose: str | int, resume: Resume) -> MakeRun:
     """Returns a function that executes the run of an experiment in a folder; see `run_settings`."""
 
     def make_run(settings: Settings, folder: Path) -> Result:

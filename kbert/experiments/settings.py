@@ -103,8 +103,16 @@ def settings_of(options: Any) -> type[Settings]:
         >>> settings_of(MultipleChoice.options)(epochs=4, max_length=64).max_length
         64
     """
+    return extended(Settings, options)
+
+
+def extended(base: type[Options], options: type[Options]) -> Any:
+    """Returns a subclass of the options `base` with the settings of a kind of tasks.
+
+    The added settings are None by default. A setting that `base` has raises TypeError.
+    """
     names, kind = flag_options(options), options.__name__.removesuffix("Options")
-    if clashing_names := [name for name in names if name in Settings.names()]:
+    if clashing_names := [name for name in names if name in base.names()]:
         raise TypeError(
             "Settings of a task must not have the name of a run's setting. Received: "
             f"{', '.join(clashing_names)} of {kind}"
@@ -113,7 +121,7 @@ def settings_of(options: Any) -> type[Settings]:
     fields = {name: _optional(options, name) for name in names}
     annotations = {name: hints[name] | None for name in names}
     content = {"__annotations__": annotations, "__module__": __name__, **fields}
-    return type(f"{kind}Settings", (Settings,), content)
+    return type(f"{kind}{base.__name__}", (base,), content)
 
 
 def flag_options(options: type[Options]) -> list[str]:

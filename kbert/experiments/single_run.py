@@ -16,7 +16,7 @@ from kbert.experiments.evaluation import (
     write_answers,
     write_submission,
 )
-from kbert.experiments.experiment import Experiment
+from kbert.experiments.experiment import Experiment, Trainable
 from kbert.experiments.folder import RunFolder
 from kbert.experiments.results import Result
 from kbert.experiments.settings import Settings
@@ -47,7 +47,7 @@ class Stopped(Exception):
 
 
 def run(
-    experiment: Experiment,
+    experiment: Trainable,
     output_dir: PathLike,
     *,
     verbose: str | int = "auto",
@@ -60,7 +60,7 @@ def run(
     are described in `kbert.experiments.folder`.
 
     Args:
-        experiment: task, preset and data.
+        experiment: task, preset and data: an `Experiment`, or a `MultiTaskExperiment`.
         output_dir: folder of the run.
         verbose: progress of training and prediction: "auto" shows it, 0 shows nothing.
         resume: "same" raises if the run was started with other data or settings; "changed" resumes
@@ -97,7 +97,7 @@ def devices(name: str, model_devices: int | None = None) -> Strategy:
 
 
 def run_settings(
-    experiment: Experiment,
+    experiment: Trainable,
     output_dir: PathLike,
     settings: Settings,
     *,
@@ -122,7 +122,7 @@ def run_settings(
 
 def _run_in(
     folder: RunFolder,
-    experiment: Experiment,
+    experiment: Trainable,
     settings: Settings,
     strategy: Strategy,
     verbose: str | int,
@@ -165,7 +165,7 @@ def _run_in(
 
 
 def _run(
-    experiment: Experiment,
+    experiment: Trainable,
     folder: RunFolder,
     settings: Settings,
     strategy: Strategy,
@@ -192,32 +192,70 @@ def _run(
         raise Stopped(stopped.signal, stopped.step) from None
     seconds = time.perf_counter() - start
     task = experiment.finish(task, settings)
-    options: dict[str, Any] = {"batch_size": settings.batch_size, "verbose": verbose}
-    threshold = None
-    if settings.tune_threshold:
-        threshold = tune_threshold(task, experiment.dev, **options)
-    dev = predict_and_score(task, experiment.dev, **options)
-    test = measure_test(task, experiment, folder if writes else None, options)
+    measured = {
+        name: _measure(part, own, data, folder.part(name) if writes else None, verbose)
+        for name, (data, part, own) in experiment.parts(task, settings).items()
+    }
     if writes:
-        dev.write(folder.path, "dev", experiment.dev)
         task.save_to_preset(folder.preset)
-        if settings.adapter is not None:
-            adapters.save(task, folder.path / "adapter")
+    single = measured.get("", {})
+    thresholds = {name: text for name, part in measured.items() if (text := part["threshold"])}
+    tested = {name: part["test"] for name, part in measured.items() if part["test"] is not None}
     return Result(
         folder=folder.path,
-        metric=settings.metric or task.main_metric(experiment.dev),
-        dev=dev.metrics,
-        test=test,
+        metric=experiment.main_metric(task, settings),
+        dev=experiment.joined(task, {name: part["dev"] for name, part in measured.items()}) or {},
+        test=experiment.joined(task, tested),
         best_value=history.best_value,
         best_step=history.best_step,
         best_loss=history.best_loss,
         steps=history.step,
         seconds=seconds,
-        confusion=dev.confusion,
-        threshold=threshold,
+        confusion=single.get("confusion"),
+        threshold=", ".join(f"{name} {x}".strip() for name, x in thresholds.items()) or None,
         peak_memory=peak_memory(),
         settings=settings.to_dict(),
+        tasks={} if single else measured,
     )
+
+
+def _measure(
+    task: TableTask,
+    settings: Settings,
+    experiment: Experiment,
+    folder: RunFolder | None,
+    verbose: str | int,
+) -> dict[str, Any]:
+    """Measures a trained task, and writes its answers, reports and adapter.
+
+    Args:
+        task: the task.
+        settings: settings of the run and the task.
+        experiment: the task's data.
+        folder: folder of these files; None = nothing is written.
+        verbose: progress of prediction: "auto" shows it, 0 shows nothing.
+
+    Returns:
+        `dev` and `test`, the metrics; `threshold` and `confusion`, as in `Result`.
+    """
+    options: dict[str, Any] = {"batch_size": settings.batch_size, "verbose": verbose}
+    if folder is not None:
+        folder.path.mkdir(parents=True, exist_ok=True)
+    threshold = None
+    if settings.tune_threshold:
+        threshold = tune_threshold(task, experiment.dev, **options)
+    dev = predict_and_score(task, experiment.dev, **options)
+    test = measure_test(task, experiment, folder, options)
+    if folder is not None:
+        dev.write(folder.path, "dev", experiment.dev)
+        if settings.adapter is not None:
+            adapters.save(task, folder.path / "adapter")
+    return {
+        "dev": dev.metrics,
+        "test": test,
+        "threshold": threshold,
+        "confusion": dev.confusion,
+    }
 
 
 def measure_test(

@@ -262,3 +262,54 @@ def test_seeds_and_grid_as_tables(program, tmp_path, capsys):
     assert len(re.findall("finished before$", capsys.readouterr().out, re.MULTILINE)) == 2
     with pytest.raises(SystemExit, match="runs that were not requested"):
         program("--grid", "--grid_learning_rates=1e-3", "--grid_batch_sizes=8", "--grid_epochs=1")
+
+
+@pytest.fixture
+def tasks_file(mail_file, tmp_path):
+    """A file of two tasks on the mail."""
+    columns = 'columns = {text = "body", label = "kind"}'
+    text = f'task = "classify"\ntrain = "{mail_file}"\ndev_share = 0.25\n{columns}\n'
+    path = tmp_path / "tasks.toml"
+    path.write_text(f"[tasks.first]\n{text}\n[tasks.second]\n{text}")
+    return path
+
+
+def test_several_tasks_of_a_file(call, tasks_file, preset, tmp_path, capsys):
+    run = (f"--tasks={tasks_file}", f"--preset={preset}", f"--output_dir={tmp_path / 'out'}")
+    call(finetune, *run, *QUICK, f"--preset_dir={tmp_path / 'copy'}")
+    out = capsys.readouterr().out
+    assert "second: classify: TextClassifier of ham, spam; examples: train 48, dev 16" in out
+    assert re.search(r"^all tasks +.* 1\.0000$", out, re.MULTILINE)
+    assert (tmp_path / "out" / "tasks" / "second" / "confusion_matrix.png").exists()
+    (tmp_path / "texts.txt").write_text("the red fox king .\n")
+    model, answers = tmp_path / "copy" / "second", tmp_path / "answers.jsonl"
+    files = (f"--input={tmp_path / 'texts.txt'}", f"--output={answers}")
+    call(predict, f"--preset={model}", *files)
+    assert json.loads(answers.read_text())["label"] == "spam"
+    with pytest.raises(SystemExit, match=r"load one of them, .*copy.first, .*copy.second"):
+        call(predict, f"--preset={tmp_path / 'copy'}", *files)
+
+
+WRONG_TASKS = {
+    "both": (["--task=sst2"], "Exactly one of --task and --tasks"),
+    "data": (["--train=x.csv", "--label_column=kind"], "in the file. Received: --"),
+    "setting": (["--max_length=8"], "Received: max_length"),
+    "combined": (["--seeds=2", "--ensemble"], "Received: ensemble for a MultiTaskExperiment"),
+}
+
+
+@pytest.mark.parametrize("what", WRONG_TASKS)
+def test_flags_that_do_not_fit_a_file_of_tasks(call, tasks_file, preset, tmp_path, what):
+    given, message = WRONG_TASKS[what]
+    run = (f"--tasks={tasks_file}", f"--preset={preset}", f"--output_dir={tmp_path / 'out'}")
+    with pytest.raises(SystemExit, match=re.escape(message)):
+        call(finetune, *run, *given)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_task_or_a_file_of_tasks_must_be_given(call, preset, tmp_path):
+    run = (f"--preset={preset}", f"--output_dir={tmp_path / 'out'}")
+    with pytest.raises(SystemExit, match="Exactly one of --task and --tasks"):
+        call(finetune, *run)
+    with pytest.raises(SystemExit, match="--train must be given"):
+        call(finetune, *run, "--task=sst2")

@@ -6,7 +6,6 @@ Shapes: B rows.
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn, Self, cast
 
@@ -16,7 +15,6 @@ from keras import ops
 from kbert.checkpoints import preset
 from kbert.core import registry
 from kbert.core.types import PathLike, Tensors, Terms
-from kbert.io import atomic
 from kbert.io.json_file import read_json
 from kbert.io.paths import Path
 from kbert.tasks.fine_tuning.base import FineTuningTask
@@ -166,19 +164,8 @@ class Ensemble(FineTuningTask):
                 "other formats. Received: "
                 f"{', '.join(f'{k}={x!r}' for k, x in {'format': format, **options}.items())}"
             )
-        folder = Path(path)
-        preset.refuse_model(folder)
-        record = folder / preset.ENSEMBLE_FILE
-        record.unlink(missing_ok=True)  # until all members are written
-        names = [_folder_of(number) for number in range(len(self.members))]
-        for name, member in zip(names, self.members, strict=True):
-            member.save_to_preset(folder / name)
-        content = {
-            "format_version": preset.FORMAT_VERSION,
-            "members": names,
-            "settings": self.settings,
-        }
-        atomic.write(record, (json.dumps(content, indent=2) + "\n").encode())
+        members = {_folder_of(number): member for number, member in enumerate(self.members)}
+        preset.write_several(path, preset.ENSEMBLE_FILE, members, settings=self.settings)
 
 
 def load_ensemble(

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NoReturn, Self
 
 import keras
@@ -15,10 +16,15 @@ import numpy as np
 from absl import logging
 
 from kbert import inference
+from kbert.checkpoints import preset
+from kbert.core import late
 from kbert.core.late import tf
 from kbert.core.types import PathLike, Tensor, Tensors, Terms
 from kbert.data.pipeline import exact_options
 from kbert.data.tables.rows import Rows
+from kbert.data.tables.table import Table
+from kbert.io.json_file import read_json
+from kbert.io.paths import Path
 from kbert.models.edits import variants_of
 from kbert.models.keras_model import KerasEdits
 from kbert.tasks.dataset_objective import AFTER_FIT
@@ -43,13 +49,16 @@ class MultiTask(KerasEdits, TrainStep, keras.Model):
     (Caruana 1997; Liu et al. 2019, "MT-DNN", https://arxiv.org/abs/1901.11504, algorithm 1. With an
     adapter of kind "pal" in each: Stickland & Murray 2019, https://arxiv.org/abs/1902.02671.)
 
-    Prediction, saving and export use the single tasks: `multi.tasks["rte"].predict(pairs)`. Losses
-    and values are prefixed with the task's name, such as `rte_cross_entropy` and `rte_accuracy`.
+    Prediction uses the single tasks: `multi.tasks["rte"].predict(pairs)`. Presets and exports have
+    a subfolder for each task, from which it is loaded and served like any other. Losses and values
+    are prefixed with the task's name, such as `rte_cross_entropy` and `rte_accuracy`.
 
     Args:
         tasks: name -> a task. All tasks are on the same encoder. Each may have its own adapter in
             it.
         train_encoder: whether the encoder's own weights are trained if the tasks have adapters.
+        metrics: name of a task -> the metric that counts in the `mean` of an evaluation; by default
+            the task's `metric`.
         name: name of the model.
 
     Raises:
@@ -78,6 +87,7 @@ class MultiTask(KerasEdits, TrainStep, keras.Model):
         tasks: Mapping[str, FineTuningTask],
         *,
         train_encoder: bool = True,
+        metrics: Mapping[str, str] = MappingProxyType({}),
         name: str = "multi_task",
     ) -> None:
         _check(tasks)
@@ -90,6 +100,9 @@ class MultiTask(KerasEdits, TrainStep, keras.Model):
         super().__init__(name=name, dtype=first_task.dtype_policy)
         self.tasks = dict(tasks)
         self.train_encoder = train_encoder
+        self.metrics_of_tasks = dict(metrics)
+        if self.metrics_of_tasks:
+            self.check_names(self.metrics_of_tasks, all_of_them=False)
         self.built = True
 
     @property
@@ -121,9 +134,35 @@ class MultiTask(KerasEdits, TrainStep, keras.Model):
         """Raises NotImplementedError: a `.keras` file has no place for the tasks' tokenizer."""
         raise NotImplementedError(self._each("save_to_preset(folder)"))
 
-    def export(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Raises NotImplementedError: tasks are exported one by one."""
-        raise NotImplementedError(self._each("export(folder)"))
+    def save_to_preset(self, path: PathLike) -> None:
+        """Writes each task, with the encoder, to a subfolder of its name, and `multi_task.json`.
+
+        `Task.from_preset(f"{path}/rte")` loads one of them. A task with a new head may start from
+        the whole folder: `TextClassifier.from_preset(path, new_head=True, labels=…)`.
+
+        Args:
+            path: the folder; created if missing.
+
+        Raises:
+            ValueError: the folder holds another model, or a task's weights or answers are not
+                finite.
+        """
+        preset.write_several(path, preset.MULTI_TASK_FILE, self.tasks)
+
+    def export(self, directory: PathLike, **options: Any) -> dict[str, str]:
+        """Exports each task to a subfolder of its name; returns name -> the path written.
+
+        A server loads each as a model of its own. To export one task, call
+        `multi.tasks[name].export(folder)`.
+
+        Args:
+            directory: folder of the exports.
+            **options: arguments of `Task.export`, for every task.
+        """
+        return {
+            name: task.export(Path(directory) / name, **options)
+            for name, task in self.tasks.items()
+        }
 
     def predict(self, *args: Any, **kwargs: Any) -> NoReturn:
         """Raises NotImplementedError: each task predicts by itself."""
@@ -225,9 +264,9 @@ class MultiTask(KerasEdits, TrainStep, keras.Model):
     ) -> dict[str, float]:
         """Returns the metrics of each task in `data`, their `mean` and the sum of the losses.
 
-        The mean is over one metric per task: its `metric`. If that is the loss, which has other
-        units, it is the first of `score_names`: Pearson's correlation for a regressor. A task
-        without any is left out; if none is left, there is no mean.
+        The mean is over one metric per task: that of `metrics`, or its `metric`. If that is the
+        loss, which has other units, it is the first of `score_names`: Pearson's correlation for a
+        regressor. A task without any is left out; if none is left, there is no mean.
 
         Args:
             data: name -> labelled examples, in the form of `fit`; tasks may be missing.
@@ -246,10 +285,38 @@ class MultiTask(KerasEdits, TrainStep, keras.Model):
             values = task.evaluate(table, batch_size=batch_size, verbose=verbose)
             scores |= {f"{name}_{key}": value for key, value in values.items()}
             loss += values["loss"]
-            names = (task.score_names(table) or []) if task.metric == "loss" else [task.metric]
-            main_scores += [values[key] for key in names[:1]]
+            metric = self.main_metric(name, table, values)
+            main_scores += [] if metric is None else [values[metric]]
         scores["loss"] = loss
         return {**scores, "mean": sum(main_scores) / len(main_scores)} if main_scores else scores
+
+    def main_metric(
+        self, name: str, table: Table, values: Collection[str] | None = None
+    ) -> str | None:
+        """Returns the metric of a task that counts in the `mean`; None if there is none.
+
+        Args:
+            name: name of the task.
+            table: labelled examples.
+            values: names of the values of an evaluation on them; None = `score_names` of the task,
+                if they are known before an evaluation.
+
+        Raises:
+            ValueError: the evaluation has no such value, or it is the loss.
+        """
+        task = self.tasks[name]
+        scores = task.score_names(table)
+        metric = self.metrics_of_tasks.get(name)
+        if metric is None and task.metric == "loss":
+            return next(iter(scores or []), None)
+        metric = metric or task.metric
+        scores = scores if values is None else [value for value in values if value != "loss"]
+        if scores is not None and metric not in scores:
+            raise ValueError(
+                f"The metric of {name} must be one of the values of its evaluation, "
+                f"{', '.join(scores)}. Received: {metric!r}"
+            )
+        return metric
 
     def batches(
         self,
@@ -346,7 +413,8 @@ class TasksObjective(EpochsObjective):
                 f"`sampling` must be one of {', '.join(SAMPLING)}. Received: {sampling!r}"
             )
         single_task_settings = ("class_weights", "freeze", "sample_weight")
-        if unsupported := [name for name in single_task_settings if settings.get(name) is not None]:
+        given = {**settings, "freeze": settings.get("freeze") or None}  # () by default
+        if unsupported := [x for x in single_task_settings if given.get(x) is not None]:
             raise ValueError(
                 "These settings are supported for single tasks only. "
                 f"Received: {', '.join(unsupported)}"
@@ -399,6 +467,7 @@ class TasksObjective(EpochsObjective):
             "sampling": self.sampling,
             "steps_per_epoch": self.steps_per_epoch,
             "train_encoder": self.multi.train_encoder,
+            **({"metrics": metrics} if (metrics := self.multi.metrics_of_tasks) else {}),
             "data_checksums": {name: rows.checksum for name, rows in self.rows.items()},
             **self.variants.record(),
             **self.options.identity(),
@@ -417,6 +486,7 @@ class TasksObjective(EpochsObjective):
         for name, table in tables.items():
             if not len(table):
                 raise ValueError(f"An evaluation needs examples. Received: {name} without any")
+            self.multi.main_metric(name, table)  # raises before the training
         size = self.options.batch_size
         return lambda: self.multi.evaluate(tables, batch_size=size, verbose=0)
 
@@ -459,6 +529,46 @@ def task_plan(
     return np.concatenate(epoch_plans)
 
 
+def load_one(
+    asked: type[Any], folder: Path, *, new_head: bool = False, **options: Any
+) -> FineTuningTask:
+    """Loads the shared encoder with a new head, for `from_preset` of a task.
+
+    Args:
+        asked: class whose `from_preset` was called.
+        folder: folder that `MultiTask.save_to_preset` has written.
+        new_head: must be True; the trained heads are loaded from the subfolders.
+        **options: arguments of `Task.from_preset`.
+
+    Raises:
+        ValueError: `new_head` is not set, or the tasks have named edits.
+    """
+    folders = preset.task_folders(folder)
+    if not new_head:
+        raise ValueError(
+            "The folder contains several tasks on one encoder: load one of them, "
+            f"{', '.join(map(str, folders.values()))}. Received: {folder}"
+        )
+    first = next(iter(folders.values()))
+    if not read_json(first / preset.CONFIG_FILE).keys().isdisjoint(late.TABLE["edits of a preset"]):
+        raise ValueError(
+            "Tasks with named edits do not share all weights: start from one of them, "
+            f"{', '.join(map(str, folders.values()))}. Received: {folder}"
+        )
+    return asked.from_preset(first, new_head=True, **options)
+
+
+def check_task_names(names: Collection[Any]) -> None:
+    """Raises ValueError unless there are names, which can be prefixes of the tasks' values."""
+    wrong_names = [x for x in names if not (isinstance(x, str) and re.fullmatch(r"(?!val_)\w+", x))]
+    if wrong_names or not names:
+        raise ValueError(
+            "Names of tasks must consist of letters, digits and underscores and must not begin "
+            "with val_, the prefix of held-out values. "
+            f"Received: {', '.join(map(repr, wrong_names)) or 'no task'}"
+        )
+
+
 def _check(tasks: Mapping[str, FineTuningTask]) -> None:
     """Raises TypeError or ValueError if `tasks`, name -> task, cannot be trained together."""
     if not isinstance(tasks, Mapping):
@@ -466,13 +576,7 @@ def _check(tasks: Mapping[str, FineTuningTask]) -> None:
             "tasks must be a dict of names and tasks, {'praise': task, …}. "
             f"Received: {type(tasks).__name__}: {tasks!r:.80}"
         )
-    wrong_names = [x for x in tasks if not (isinstance(x, str) and re.fullmatch(r"(?!val_)\w+", x))]
-    if wrong_names or not tasks:
-        raise ValueError(
-            "Names of tasks must consist of letters, digits and underscores and must not begin "
-            "with val_, the prefix of held-out values. "
-            f"Received: {', '.join(map(repr, wrong_names)) or 'no task'}"
-        )
+    check_task_names(tasks)
     for name, task in tasks.items():
         if not isinstance(task, FineTuningTask):
             raise TypeError(

@@ -165,8 +165,8 @@ def _with_settings(before: dict[str, Any]) -> dict[str, Any]:
 def weights_checksum(folder: PathLike) -> str:
     """Returns the CRC-32 of the weight files in a folder, as 8 hexadecimal digits.
 
-    The name of the folder and its other files do not matter. For an ensemble the files are those of
-    its members.
+    The name of the folder and its other files do not matter. For an ensemble or several tasks the
+    files are those of the presets in the folder.
 
     Example:
         >>> import tempfile

@@ -1,6 +1,7 @@
 """Tasks that are trained together: alone as alone, in turn by a plan, resumed exactly."""
 
 import contextlib
+import json
 
 import keras
 import numpy as np
@@ -283,7 +284,6 @@ def test_keras_other_methods_are_of_one_task_or_refused(config, tokenizer, tmp_p
     for call, way in (
         (lambda: multi.save(path), "save_to_preset"),
         (lambda: multi.to_json(), "save_to_preset"),
-        (lambda: multi.export(tmp_path / "served"), "export"),
         (lambda: multi.predict([RED]), "predict"),
     ):
         with pytest.raises(NotImplementedError, match=of_one.format(way)):
@@ -296,6 +296,57 @@ def test_keras_other_methods_are_of_one_task_or_refused(config, tokenizer, tmp_p
         multi.evaluate(data, steps=1)
     with pytest.raises(ValueError, match=r"single tasks.*Received: sample_weight"):
         multi.fit(data, sample_weight=np.ones(4), **FIT)
+
+
+def test_the_preset_has_a_folder_for_each_task(config, tokenizer, tmp_path):
+    multi = make(config, tokenizer, ["colour", "number"])
+    folder = tmp_path / "preset"
+    multi.save_to_preset(folder)
+    multi.save_to_preset(folder)  # may be written again
+    assert json.loads((folder / "multi_task.json").read_text())["members"] == ["colour", "number"]
+    loaded = kbert.tasks.Task.from_preset(folder / "colour")
+    expected = multi.tasks["colour"].predict([RED, BLUE])
+    for got, want in zip(loaded.predict([RED, BLUE]), expected, strict=True):
+        assert got["probabilities"] == pytest.approx(want["probabilities"], abs=1e-5)
+    with pytest.raises(ValueError, match=r"several tasks .*preset.colour, .*preset.number\. Rec"):
+        kbert.tasks.Task.from_preset(folder)
+    with pytest.raises(ValueError, match="several tasks on one encoder: load one of them"):
+        kbert.Encoder.from_preset(folder)
+    with pytest.raises(ValueError, match="contains tasks that were trained together"):
+        loaded.save_to_preset(folder)
+    with pytest.raises(ValueError, match="contains a preset"):
+        multi.save_to_preset(folder / "colour")
+    # A second stage: the encoder of all tasks with a new head.
+    new = TextClassifier.from_preset(folder, new_head=True, labels=["no", "yes"])
+    for got, want in zip(new.encoder.weights, multi.encoder.weights, strict=True):
+        assert np.array_equal(to_numpy(got.value), to_numpy(want.value))
+
+
+@pytest.mark.slow
+def test_an_export_of_all_is_one_of_each(config, tokenizer, tmp_path):
+    multi = make(config, tokenizer, ["colour", "number"])
+    written = multi.export(tmp_path)
+    assert written == {name: str(tmp_path / name / "1") for name in ("colour", "number")}
+
+
+def test_the_metrics_of_the_mean_may_be_chosen(config, tokenizer):
+    data = {"colour": colours(8), "number": numbers(8)}
+    multi = make(config, tokenizer, data)
+    chosen = {"colour": "matthews", "number": "spearman"}
+    multi = MultiTask(multi.tasks, metrics=chosen)
+    scores = multi.evaluate(data, verbose=0)
+    values = [scores["colour_matthews"], scores["number_spearman"]]
+    assert scores["mean"] == pytest.approx(sum(values) / 2)
+    wrong = MultiTask(multi.tasks, metrics={"colour": "pearson"})
+    with pytest.raises(ValueError, match=r"metric of colour .*accuracy.*Received: 'pearson'"):
+        wrong.fit(data, validation_data=data, **FIT)
+    # The loss does not count in a mean of scores.
+    for metric in ("pearson", "loss"):
+        wrong = MultiTask(multi.tasks, metrics={"number": "accuracy", "colour": metric})
+        with pytest.raises(ValueError, match=rf"metric of colour .*Received: '{metric}'"):
+            wrong.evaluate({"colour": data["colour"]}, verbose=0)
+    with pytest.raises(ValueError, match=r"names, colour, number\. Received: word"):
+        MultiTask(multi.tasks, metrics={"word": "f1"})
 
 
 def test_lora_is_one_that_all_tasks_share(config, tokenizer):
