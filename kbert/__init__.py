@@ -16,6 +16,7 @@ from kbert.version import __version__ as __version__
 if TYPE_CHECKING:
     from kbert import (
         analysis as analysis,
+        attribution as attribution,
         catalog as catalog,
         checkpoints as checkpoints,
         configs as configs,
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     )
     from kbert.analysis.probing import probe as probe
     from kbert.analysis.surfaces import loss_surface as loss_surface
+    from kbert.attribution import attributions as attributions
     from kbert.catalog.families import family as family
     from kbert.catalog.recipes import recipe as recipe
     from kbert.configs.decoder import DecoderConfig as DecoderConfig
@@ -54,7 +56,11 @@ if TYPE_CHECKING:
     from kbert.configs.encoder import EncoderConfig as EncoderConfig
     from kbert.configs.seq2seq import Seq2SeqConfig as Seq2SeqConfig
     from kbert.distillation.student_model import student as student
-    from kbert.extraction import TextFeatures as TextFeatures, features as features
+    from kbert.extraction import (
+        TextFeatures as TextFeatures,
+        bert_score as bert_score,
+        features as features,
+    )
     from kbert.layers.text_preprocessor import TextPreprocessor as TextPreprocessor
     from kbert.models.description import describe as describe
     from kbert.models.elmo.elmo import Elmo as Elmo

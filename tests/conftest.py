@@ -58,7 +58,10 @@ def pytest_collection_finish():
     gc.set_threshold(10_000)
 
 
-EAGER = {"demo", "tasks", "distillation", "experiments", "extraction", "pipelines", "pruning"}
+EAGER = {
+    *("attribution", "demo", "distillation", "experiments", "extraction", "pipelines", "pruning"),
+    "tasks",
+}
 
 
 class Everywhere:

@@ -25,6 +25,7 @@ RANKS = {
     "extraction": 3.9,
     "analysis": 3.95,
     "export": 4,
+    "attribution": 4.1,
     "experiments": 4.2,
     **dict.fromkeys(("distillation", "serve"), 5),
 }
@@ -37,6 +38,11 @@ ORDER = {
     "core": """
         devices finite in_memory late layer_choice options ragged text_table types
         contexts graphs protocols registry
+    """,
+    "attribution": """
+        attention_graph gate targets
+        methods result
+        explain
     """,
     "catalog": """
         distillation glue recipe repositories rows super_glue
@@ -112,7 +118,7 @@ ORDER = {
         described
         extractor
         extract
-        cosines text_features write
+        bertscore cosines text_features write
     """,
     "heads": """
         discriminator linear token_features
@@ -208,7 +214,8 @@ ORDER = {
         attention_reading canvas
         attention_page flow learning_curve matrices names positions probes scores sizes
         surfaces
-        answers attention_drawing report_page trade_off vectors
+        answers attention_drawing token_scores trade_off vectors
+        report_page
     """,
     "word_vectors": """
         formats

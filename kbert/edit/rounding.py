@@ -131,7 +131,7 @@ class Rounding(Edit):
             quantizer = FakeQuantization(dtype=layer.dtype_policy, name="fake_quantization")
             layer.add_edit(quantizer, layer.kernel.shape)
         embeddings: Any = model.embeddings
-        if hasattr(embeddings, "add_edit"):
+        if hasattr(embeddings, "add_edit") and not hasattr(embeddings, "logits"):
             quantizer = FakeQuantizedRows(dtype=embeddings.dtype_policy, name="fake_quantization")
             embeddings.add_edit(quantizer, embeddings.token.shape)
 

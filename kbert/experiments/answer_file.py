@@ -11,6 +11,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from kbert.attribution import check_default_target, explain_table
 from kbert.core.options import Options
 from kbert.core.types import PathLike
 from kbert.data import Table
@@ -42,18 +43,19 @@ class AnswerFile(GrowingOutput):
         self, path: PathLike, identity: Mapping[str, Any], width: int | None = None
     ) -> None:
         form = JsonLines() if width is None else Array(width)
-        super().__init__(path, identity, form, former=with_tokenizer(identity))
+        super().__init__(path, identity, form, former=with_later_fields(identity))
 
 
-def with_tokenizer(identity: Mapping[str, Any]) -> Callable[[dict], dict]:
-    """Returns a function that adds the tokenizer's checksum to notes from before 1.0.0.
+def with_later_fields(identity: Mapping[str, Any]) -> Callable[[dict], dict]:
+    """Returns a function that adds to a note the fields that notes of older versions lack.
 
-    A note is the content of a `.state.json`; newer notes have the checksum already.
+    A note is the content of a `.state.json`. Before 1.0.0 it had no checksum of the tokenizer, and
+    until 1.0.0 answers had no attributions.
 
     Args:
         identity: what the answers depend on; its "tokenizer" is added.
     """
-    return lambda note: {"tokenizer": identity.get("tokenizer"), **note}
+    return lambda note: {"tokenizer": identity.get("tokenizer"), "attributions": None, **note}
 
 
 def answer_records(
@@ -167,6 +169,11 @@ class _Answering:
         self.task, self.source, self.batch_size = task, source, batch_size
         self.answers = task.file_answers(task)
         self.options = options or self.answers.options()
+        self.at_once = self.answers.at_once
+        self.method: str | None = getattr(self.options, "attributions", None)
+        if self.method is not None:
+            check_default_target(task, self.method)
+            self.at_once = min(self.at_once, batch_size)  # they take long, and a kill loses few
 
     def answered(
         self, records: Iterator[Record], first: int = 0, most: int | None = None
@@ -182,11 +189,13 @@ class _Answering:
                 smaller.
         """
         count = cut = reported = 0
-        for chunk in chunks(records, min(most or CHUNK, CHUNK, self.answers.at_once)):
+        for chunk in chunks(records, min(most or CHUNK, CHUNK, self.at_once)):
             table = _table(chunk, self.source)
             answers, newly_cut = self.answers.answer(
                 table, self.options, batch_size=self.batch_size, first=first + count
             )
+            if self.method is not None:
+                answers = self._with_attributions(table, answers, self.method)
             count, cut = count + len(chunk), cut + newly_cut
             if not reported:
                 self.task.report_cut(cut, count)
@@ -194,6 +203,15 @@ class _Answering:
             yield chunk, table, answers
         if cut > reported:
             self.task.report_cut(cut, count)
+
+    def _with_attributions(self, table: Table, answers: Sequence[Any], method: str) -> list[dict]:
+        """Returns answers with the scores of tokens, under "attributions"; numbers become dicts."""
+        found, _ = explain_table(self.task, table, method=method, batch_size=self.batch_size)
+        records = (x if isinstance(x, dict) else {"score": float(x)} for x in answers)
+        return [
+            {**record, "attributions": attribution.to_dict()}
+            for record, attribution in zip(records, found, strict=True)
+        ]
 
 
 def _table(chunk: list[Record], source: str) -> Table:

@@ -122,7 +122,11 @@ def answer_on_beam(
     with atomic.only_one(folder):
         made_by = {"model": model, "tokenizer": task.tokenizer.checksum, "columns": columns}
         state = Output(
-            folder, made_by, former=answer_file.with_tokenizer(made_by), records=0, finished=False
+            folder,
+            made_by,
+            former=answer_file.with_later_fields(made_by),
+            records=0,
+            finished=False,
         )
         work = os.path.join(folder, "work")
         if state.finished:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from kbert.core import late
 
 if TYPE_CHECKING:
+    from kbert.extraction.bertscore import BertScore as BertScore, bert_score as bert_score
     from kbert.extraction.cosines import (
         WordInContext as WordInContext,
         nearest as nearest,

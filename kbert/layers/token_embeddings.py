@@ -10,9 +10,10 @@ from keras import ops
 
 from kbert.core.types import Shape, Tensor
 from kbert.layers.ids import take_rows, whole_numbers
+from kbert.layers.slots import Editable
 
 
-class TokenEmbeddings(keras.layers.Layer):
+class TokenEmbeddings(Editable):
     """Token embeddings, and logits with the same table transposed.
 
     (Press & Wolf 2017, https://arxiv.org/abs/1608.05859; Vaswani et al. 2017, section 3.4.)
@@ -56,6 +57,8 @@ class TokenEmbeddings(keras.layers.Layer):
     def call(self, token_ids: Tensor) -> Tensor:
         """Maps token ids (B, T) to embeddings (B, T, H), multiplied by `scale`."""
         rows = take_rows(self.token, whole_numbers(token_ids, "token_ids"))
+        for edit in self.edits:
+            rows = edit(rows)
         x = ops.cast(rows, self.compute_dtype)
         return x if self.scale == 1.0 else x * ops.cast(self.scale, x.dtype)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from kbert.core import late
 from kbert.visualization.learning_curve import learning_curve as learning_curve
 from kbert.visualization.positions import positions as positions
+from kbert.visualization.token_scores import token_scores as token_scores
 from kbert.visualization.trade_off import trade_off as trade_off
 
 if TYPE_CHECKING:

@@ -21,11 +21,13 @@ class Box:
         text: the text in the box.
         label: the name below the box, "" for none.
         colour: colour of the box, None for no box.
+        opacity: opacity of the colour inside the box, 0 to 1.
     """
 
     text: str
     label: str
     colour: str | None
+    opacity: float = 0.3
 
 
 def flow(boxes: Sequence[Box], width: float, title: str | None) -> Any:
@@ -68,7 +70,7 @@ def _draw(axes: "Axes", box: Box, left: float, width: float, top: float) -> None
                 width - 0.04,
                 0.27,
                 boxstyle="round,pad=0.02,rounding_size=0.05",
-                facecolor=(box.colour, 0.3),
+                facecolor=(box.colour, box.opacity),
                 edgecolor=box.colour,
             )
         )

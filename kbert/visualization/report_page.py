@@ -8,6 +8,7 @@ from typing import Any
 
 from kbert.core.types import PathLike
 from kbert.visualization.attention_page import AttentionPage
+from kbert.visualization.token_scores import scores_html
 
 _STYLE = """
 :root { color-scheme: light dark; }
@@ -94,6 +95,10 @@ class ReportPage:
         """Adds a section with a heading and an interactive picture of attention."""
         self.heading(heading)
         self._parts.append(f'<div class="wide">{page.fragment}</div>')
+
+    def token_scores(self, tokens: Sequence[str], scores: Any, caption: str = "") -> None:
+        """Adds tokens coloured by their scores, see `kbert.visualization.token_scores`."""
+        self._parts.append(scores_html(tokens, scores, caption=caption))
 
     def html(self) -> str:
         """Returns the page as HTML."""

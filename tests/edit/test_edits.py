@@ -136,6 +136,7 @@ def test_a_decoder_is_edited_and_writes_on(changes, edit, tmp_path):
     randomise(plain)
     edited = put_on(plain)
     assert edited.count_params() == kbert.describe(edited.config).parameters
+    assert edited.embeddings.edits == []  # the table also computes logits
     with neutral():
         assert_close(sequence(edited), sequence(plain), 1e-6)
     whole = to_numpy(edited.logits(edited(IDS)["sequence"]))

@@ -47,6 +47,21 @@ def test_texts_in_answers_out(run_dir, call, texts, tmp_path, capsys):
     assert [json.loads(x)["text"] for x in capsys.readouterr().out.splitlines()] == TEXTS
 
 
+def test_scores_of_tokens(run_dir, call, texts, tmp_path):
+    arguments = (f"--preset={run_dir / 'preset'}", f"--input={texts}")
+    output = tmp_path / "a.jsonl"
+    call(predict, *arguments, f"--output={output}", "--attributions=gradient_x_input")
+    task = kbert.TextClassifier.from_preset(run_dir / "preset")
+    wanted = kbert.attributions(task, TEXTS, method="gradient_x_input", verbose=0)
+    for answer, attribution in zip(answers(output), wanted, strict=True):
+        found = answer["attributions"]
+        assert (found["label"], found["tokens"]) == (answer["label"], attribution.tokens)
+        assert found["scores"] == pytest.approx(attribution.scores.tolist(), abs=1e-4)
+    for others in ([], ["--attributions=rollout"]):
+        with pytest.raises((SystemExit, ValueError), match="attributions"):
+            call(predict, *arguments, f"--output={output}", *others)
+
+
 def test_columns_of_a_table(run_dir, call, mail_file, tmp_path):
     arguments = (f"--preset={run_dir / 'preset'}", f"--input={mail_file}", "--text_column=body")
     call(predict, *arguments, f"--output={tmp_path / 'a.jsonl'}")

@@ -53,9 +53,10 @@ def test_answers_are_those_of_the_library(call, folders, flags):
     [
         ("numbers", ["--candidate_labels=red"], "--candidate_labels cannot be given for this task"),
         ("classes", ["--multi_label"], "require `candidate_labels`"),
+        ("classes", ["--candidate_labels=a", "--attributions=flow"], "own classes only"),
         ("classes", ["--candidate_labels=a", "--runner=beam"], "beam does not support --cand"),
     ],
-    ids=["regressor", "no-labels", "beam"],
+    ids=["regressor", "no-labels", "attributions", "beam"],
 )
 def test_flags_that_do_not_fit_are_refused(call, folders, capfd, name, flags, message):
     output = folders / "out"

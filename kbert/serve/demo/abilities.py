@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from kbert.attribution import attributions, has_default_target
 from kbert.search import Index
 from kbert.serve.http.errors import Refused
 from kbert.serve.http.json_body import describe
@@ -72,6 +73,8 @@ def abilities(task: Task, texts: Texts) -> dict[str, Answer]:
     answers: dict[str, Answer] = {}
     if isinstance(task, FineTuningTask) and not isinstance(task, TextEmbedder):
         answers["predict"] = lambda request: _predict(task, request, texts)
+    if has_default_target(task):
+        answers["explain"] = lambda request: _explain(task, request, texts)
     if isinstance(task, Pretraining):
         if task.masked_lm is not None:
             answers["fill_mask"] = lambda request: _fill_mask(task, texts.read(request, "text"))
@@ -152,6 +155,19 @@ def _of_pairs(ask: Callable[[Any], Any], texts: Texts) -> Answer:
 
 def _predict(task: FineTuningTask, request: Request, texts: Texts) -> dict[str, Any]:
     """Returns the prediction for the `row` of a request, in the form written to files."""
+    table = _table(task, request, texts)
+    (answer,) = task.file_answers(task).written(task.predict(table, verbose=0))
+    return {"answer": plain(answer)}
+
+
+def _explain(task: Any, request: Request, texts: Texts) -> dict[str, Any]:
+    """Returns the tokens for the `row` of a request, with their scores for the answer."""
+    (attribution,) = attributions(task, _table(task, request, texts), verbose=0)
+    return attribution.to_dict()
+
+
+def _table(task: FineTuningTask, request: Request, texts: Texts) -> dict[str, list]:
+    """Returns the `row` of a request as a table; `Refused` if it lacks the task's columns."""
     row = request.get("row")
     names = task.columns.found_in(row) if isinstance(row, dict) else None
     if not isinstance(row, dict) or names is None:
@@ -159,12 +175,10 @@ def _predict(task: FineTuningTask, request: Request, texts: Texts) -> dict[str, 
         raise Refused(
             400, f"'row' must have the column(s) {task.columns.rule}. Received: {received}"
         )
-    table = {
+    return {
         name: [texts.read_list(row, name) if name in LISTS else texts.read(row, name)]
         for name in names
     }
-    (answer,) = task.file_answers(task).written(task.predict(table, verbose=0))
-    return {"answer": plain(answer)}
 
 
 def _has_attention(task: Task) -> bool:

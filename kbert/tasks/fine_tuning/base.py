@@ -31,6 +31,7 @@ from kbert.tasks.fine_tuning.logit_rows import LogitRows
 from kbert.tasks.fine_tuning.options import (
     DECODER_OPTIONS,
     FEATURE_OPTIONS,
+    AnswerOptions,
     AuxiliaryOptions,
 )
 from kbert.tasks.fine_tuning.table_task import TableTask
@@ -49,6 +50,7 @@ class TableAnswers(FileAnswers):
     """Files with one answer per example."""
 
     program = "kbert-predict"
+    options: ClassVar[type[Options]] = AnswerOptions
 
     def answer(
         self, table: Table, options: Options, *, batch_size: int, first: int = 0

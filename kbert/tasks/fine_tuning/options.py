@@ -7,6 +7,9 @@ from kbert.core.options import Options, option, parse_kind
 
 TEMPLATE = "This example is {}."  # hypothesis of a zero-shot classifier
 
+# The methods of `kbert.attributions`.
+ATTRIBUTION_METHODS = ("integrated_gradients", "gradient_x_input", "occlusion", "rollout", "flow")
+
 # Settings of tasks on decoders; for other encoders presets omit them.
 DECODER_OPTIONS = ("both_orders", "auxiliary_lm_weight")
 # Settings that presets omit if they have their defaults, as those of earlier versions do.
@@ -182,7 +185,21 @@ class MultipleChoiceOptions(HeadOptions, AuxiliaryOptions):
     """
 
 
-class ZeroShotOptions(Options):
+class AnswerOptions(Options):
+    """Options of answer files of fine-tuned tasks.
+
+    Args:
+        {options}
+    """
+
+    attributions: str | None = option(
+        None,
+        choices=ATTRIBUTION_METHODS,
+        help="Writes the score of each token for the answer, by this method. Slower.",
+    )
+
+
+class ZeroShotOptions(AnswerOptions):
     """Options of answer files of a classifier of entailment: other classes, which are only named.
 
     Args:
@@ -209,7 +226,14 @@ class ZeroShotOptions(Options):
                 f"hypothesis_template={self.hypothesis_template!r}, "
                 f"multi_label={self.multi_label}"
             )
+        if self.attributions and self.candidate_labels:
+            raise ValueError(
+                "`attributions` explain the classifier's own classes only. Received: "
+                f"attributions={self.attributions!r} with candidate_labels"
+            )
 
     def identity(self) -> dict[str, Any]:
-        """Returns like `Options.identity`; {} for the classifier's own classes."""
-        return super().identity() if self.candidate_labels else {}
+        """Returns all fields; for the classifier's own classes those of `AnswerOptions` alone."""
+        fields = super().identity()
+        own = fields if self.candidate_labels else AnswerOptions.names()
+        return {name: value for name, value in fields.items() if name in own}

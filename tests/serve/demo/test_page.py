@@ -118,6 +118,9 @@ def test_answers_of_fine_tuned_models(page, tasks):
     (answer,) = tasks["classifier"].predict(["the red fox"], verbose=0)
     page.wait_for_text("#panel-predict .bars .name", answer["label"])
     page.wait_for_text("#panel-predict .percent", f"{100 * answer['probability']:.1f} %")
+    page.click("#panel-predict .action")
+    page.wait("return document.querySelectorAll('#panel-predict .scored').length === 5")
+    assert page.text("#panel-predict .scored") == "[CLS]"
     picture(page, "classify")
     choose_model(page, "tagger")
     page.type("#predict-text", "the red fox")

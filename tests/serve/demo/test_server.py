@@ -33,9 +33,9 @@ def test_the_page_knows_what_each_model_can_do(demo):
     ]
     assert [model["abilities"] for model in about["models"]] == [
         ["fill_mask", "next_sentence", "attention"],
+        ["predict", "explain", "attention"],
         ["predict", "attention"],
-        ["predict", "attention"],
-        ["predict", "attention"],
+        ["predict", "explain", "attention"],
         ["attention", "nearest"],
     ]
     assert about["models"][CLASSIFIER]["columns"] == [["text"], ["first", "second"]]
@@ -85,6 +85,21 @@ def test_fine_tuned_answers_are_those_of_the_tasks(demo, tasks):
         assert found["answer"][shown] == wanted[shown]
 
 
+def test_scores_are_those_of_the_task(demo, tasks):
+    rows = {
+        CLASSIFIER: ("classifier", {"text": "the red fox"}),
+        ANSWERER: ("answerer", {"question": "who was it?", "context": "it was the old king."}),
+    }
+    for number, (name, row) in rows.items():
+        table = {column: [value] for column, value in row.items()}
+        (wanted,) = kbert.attributions(tasks[name], table, verbose=0)
+        status, found = demo.ask("explain", number, row=row)
+        assert (status, found["tokens"], found["label"]) == (200, wanted.tokens, wanted.label)
+        np.testing.assert_allclose(found["scores"], wanted.scores, atol=1e-5)
+    status, found = demo.ask("explain", CLASSIFIER, row={"a": 1})
+    assert (status, "text or first and second. Received: a" in found["error"]) == (400, True)
+
+
 def test_the_nearest_lines(demo, presets, tasks, tmp_path):
     task = tasks["embedder"]
     lines = ["the red fox jumps", "a big old house", "the sun and the moon"]
@@ -125,7 +140,7 @@ def test_an_encoder_alone_has_attention_and_vectors(presets, tmp_path):
         ("fill_mask", {"text": "\ud800"}, 400, "be JSON, in UTF-8. Received: no low sur"),
         ("fill_mask", {"text": "a", "model": 9}, 400, "a number from 0 to 4. Received: 9"),
         ("fill_mask", {"text": "a", "model": True}, 400, "a number from 0 to 4. Received: True"),
-        ("fill_mask", {"text": "a", "model": 1}, 404, "are predict, attention. Received: 'fill"),
+        ("fill_mask", {"text": "a", "model": 1}, 404, "are predict, explain, attention. Received"),
         ("nothing", {"text": "a"}, 404, "are fill_mask, next_sentence, attention. Received: 'n"),
         ("attention", {"texts": "a"}, 400, "'texts' must be a list of texts. Received: 'a'"),
         ("attention", {"texts": ["a"] * 3}, 400, "one pair of texts. Received: 3 texts"),

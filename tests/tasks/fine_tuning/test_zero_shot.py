@@ -130,7 +130,9 @@ def test_what_does_not_fit_is_told(classifier, config, tokenizer):
         ZeroShotClassifier(classifier).predict(["a"], ["red " * 40])
     with pytest.raises(ValueError, match=r"require `candidate_labels`. Received: hypothesis_temp"):
         ZeroShotOptions(multi_label=True)
-    assert ZeroShotOptions().identity() == {}
+    assert ZeroShotOptions().identity() == {"attributions": None}
+    named = ZeroShotOptions(candidate_labels=("a", "b")).identity()
+    assert set(named) == {"attributions", "candidate_labels", "hypothesis_template", "multi_label"}
 
 
 @pytest.mark.slow

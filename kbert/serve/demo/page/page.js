@@ -194,6 +194,7 @@ const EXAMPLES = {
 class Predict extends Panel {
   constructor(model, number) {
     super("predict", number);
+    this.explains = model.abilities.includes("explain");
     this.sets = model.columns;
     this.chosen = 0;
     if (this.sets.length > 1) {
@@ -238,7 +239,40 @@ class Predict extends Panel {
 
   show({answer}) {
     this.result.replaceChildren(...drawAnswer(answer, this.row));
+    if (!this.explains) return;
+    this.result.append(element("button", {class: "action", type: "button",
+      onclick: event => this.explain(event.target)}, "Explain"));
   }
+
+  // Replaces the button by the tokens, coloured by their scores for the answer.
+  async explain(button) {
+    const running = this.running;
+    button.disabled = true;
+    try {
+      const found = await engine.ask("explain", {model: this.number, row: this.row},
+        running.signal);
+      if (!running.signal.aborted) button.replaceWith(scoredTokens(found));
+    } catch (error) {
+      if (running.signal.aborted) return;
+      this.error.textContent = error.message;
+      this.error.hidden = false;
+      button.disabled = false;
+    }
+  }
+}
+
+// Tokens coloured by their scores: blue for the answer, orange against it.
+function scoredTokens({label, method, tokens, scores}) {
+  const largest = Math.max(...scores.map(Math.abs)) || 1;
+  return element("div", {class: "explanation"},
+    element("p", {class: "hint"}, `For “${label}” (blue) and against it (orange), by ` +
+      `${method.replaceAll("_", " ")}`),
+    element("p", {class: "words"}, ...tokens.flatMap((token, i) => {
+      const shown = element("span", {class: "scored", title: scores[i].toPrecision(3)}, token);
+      const colour = scores[i] > 0 ? "0, 114, 178" : "213, 94, 0";
+      shown.style.background = `rgba(${colour}, ${0.6 * Math.abs(scores[i]) / largest})`;
+      return [shown, " "];
+    })));
 }
 
 // An answer by its shape, whatever task gave it.
