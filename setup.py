@@ -134,6 +134,7 @@ setup(
             "kbert-quickstart=kbert.pipelines.quickstart:run",
             "kbert-serve=kbert.pipelines.serve:run",
             "kbert-translate=kbert.pipelines.translate:run",
+            "kbert-word-vectors=kbert.pipelines.word_vectors:run",
         ]
     },
     classifiers=[

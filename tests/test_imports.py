@@ -221,7 +221,10 @@ ORDER = {
         formats
         fasttext
         vectors
-        skip_gram
+        corpus learner
+        options
+        glove negative_sampling
+        training
     """,
 }
 # `import kbert` and its subpackages must not pull these in: they load inside functions.

@@ -12,6 +12,8 @@ from typing import BinaryIO
 
 import numpy as np
 
+from kbert.core.types import PathLike
+from kbert.io import atomic
 from kbert.io.paths import local_only
 from kbert.word_vectors.formats import Collected
 
@@ -20,7 +22,37 @@ _VERSION = 12
 _ARGUMENTS = struct.Struct("<12id")
 _COUNTS = struct.Struct("<3i2q")
 _MAX_WORD_BYTES = 1 << 16
+_ROWS = 4096  # table rows written at once
 _END_OF_SENTENCE = "</s>"  # has no n-grams
+
+
+def ngram_rows(word: str, buckets: int, shortest: int, longest: int) -> list[int]:
+    """Returns the table rows of a word's n-grams: their hashes modulo the number of rows.
+
+    Args:
+        word: the word.
+        buckets: number of rows, B.
+        shortest: fewest characters of an n-gram, counting the "<" and ">" around the word.
+        longest: most characters of an n-gram, counted in the same way.
+
+    Example:
+        >>> ngram_rows("où", 1000, 3, 3)
+        [388, 676]
+    """
+    if word == _END_OF_SENTENCE or not buckets:
+        return []
+    letters = [letter.encode() for letter in f"<{word}>"]
+    hashes = []
+    for start in range(len(letters)):
+        value = 2166136261  # FNV-1a, with bytes above 127 as negative numbers
+        for count, letter in enumerate(letters[start : start + longest], 1):
+            for byte in letter:
+                byte = byte if byte < 128 else byte | 0xFFFFFF00
+                value = ((value ^ byte) * 16777619) & 0xFFFFFFFF
+            at_the_edge = start == 0 or start + count == len(letters)
+            if count >= shortest and not (count == 1 and at_the_edge):
+                hashes.append(value % buckets)
+    return hashes
 
 
 class Subwords:
@@ -43,20 +75,7 @@ class Subwords:
             >>> Subwords(np.zeros((1000, 2)), 3, 3).rows("où")
             [388, 676]
         """
-        if word == _END_OF_SENTENCE or not len(self.table):
-            return []
-        letters = [letter.encode() for letter in f"<{word}>"]
-        hashes = []
-        for start in range(len(letters)):
-            value = 2166136261  # FNV-1a, with bytes above 127 as negative numbers
-            for count, letter in enumerate(letters[start : start + self.longest], 1):
-                for byte in letter:
-                    byte = byte if byte < 128 else byte | 0xFFFFFF00
-                    value = ((value ^ byte) * 16777619) & 0xFFFFFFFF
-                at_the_edge = start == 0 or start + count == len(letters)
-                if count >= self.shortest and not (count == 1 and at_the_edge):
-                    hashes.append(value % len(self.table))
-        return hashes
+        return ngram_rows(word, len(self.table), self.shortest, self.longest)
 
     def vector(self, word: str) -> np.ndarray:
         """Returns the vector (D,) of an unseen word: the mean over its n-grams, zeros without any.
@@ -66,7 +85,8 @@ class Subwords:
         rows = self.rows(word)
         if not rows:
             return np.zeros(self.table.shape[1], np.float32)
-        vector = self.table[rows].mean(0)
+        with np.errstate(over="ignore", invalid="ignore"):
+            vector = self.table[rows].mean(0)
         if not np.isfinite(vector).all():  # a memory-mapped table is not checked on loading
             raise ValueError(
                 "Vectors of n-grams must be finite numbers. Received: NaN or infinity in those of "
@@ -130,11 +150,58 @@ def read_fasttext(path: str, limit: int | None) -> tuple[list[str], np.ndarray, 
     used = bucket if longest else 0
     subwords = Subwords(table[num_words : num_words + used], max(shortest, 1), longest)
     for number, word in enumerate(words[:num_words][:limit]):
-        word_vector = table[number]
         grams = subwords.rows(word)
-        total = word_vector + subwords.table[grams].sum(0) if grams else word_vector
-        collected.add(word, total / np.float32(1 + len(grams)), f"{path}, word {number + 1}")
+        with np.errstate(over="ignore", invalid="ignore"):  # `add` raises for NaN and infinity
+            total = table[number] + subwords.table[grams].sum(0) if grams else table[number]
+            vector = total / np.float32(1 + len(grams))
+        collected.add(word, vector, f"{path}, word {number + 1}")
     return *collected.result(), subwords
+
+
+def write_fasttext(
+    path: PathLike, words: list[str], vectors: np.ndarray, subwords: Subwords
+) -> None:
+    """Writes a model that `read_fasttext` reads back: words and n-grams. The write is atomic.
+
+    A word's table row is what gives its vector as the mean with its n-grams' rows. Word counts and
+    the output matrix are not known: each count is 1 and the matrix 0, so the file serves vectors,
+    but fastText cannot continue its training.
+
+    Args:
+        path: path of the file.
+        words: W words.
+        vectors: their vectors (W, D).
+        subwords: the n-grams.
+
+    Raises:
+        ValueError: a word is empty or has a NUL character.
+    """
+    for word in words:
+        if not word or "\0" in word:
+            raise ValueError(
+                "Words must not be empty or have NUL characters to be written to a file. Received: "
+                f"{word!r:.80}"
+            )
+    (count, width), bucket = vectors.shape, len(subwords.table)
+    # fastText's defaults: window 5, 5 epochs, min_count 1, 5 negatives, skip-gram (2).
+    training = (5, 5, 1, 5, 1, 2, 2)
+    lengths = (bucket, subwords.shortest, subwords.longest)
+    with atomic.writing(path) as file:
+        file.write(MAGIC + struct.pack("<i", _VERSION))
+        file.write(_ARGUMENTS.pack(width, *training, *lengths, 100, 1e-4))
+        file.write(_COUNTS.pack(count, count, 0, count, -1))
+        for word in words:
+            file.write(word.encode() + b"\0" + struct.pack("<qb", 1, 0))
+        file.write(b"\0" + struct.pack("<2q", count + bucket, width))
+        for word, vector in zip(words, vectors, strict=True):
+            grams = subwords.rows(word)
+            row = vector * (1 + len(grams)) - subwords.table[grams].sum(0) if grams else vector
+            file.write(row.astype("<f4").tobytes())
+        for start in range(0, bucket, _ROWS):
+            file.write(subwords.table[start : start + _ROWS].astype("<f4").tobytes())
+        file.write(b"\0" + struct.pack("<2q", count, width))
+        for _ in range(count):
+            file.write(bytes(4 * width))
 
 
 def _checked(size: int, words: int, labels: int, file: BinaryIO, path: str) -> int:

@@ -16,10 +16,10 @@ from kbert.inference import as_texts
 from kbert.io.paths import Path
 from kbert.search.index import Index
 from kbert.word_vectors import formats
-from kbert.word_vectors.fasttext import MAGIC, Subwords, read_fasttext
+from kbert.word_vectors.fasttext import MAGIC, Subwords, read_fasttext, write_fasttext
 
 _WORD = re.compile(r"\w+(?:['’]\w+)*|[^\w\s]")
-FORMATS = ("text", "binary", "glove")
+FORMATS = ("text", "binary", "glove", "fasttext")
 
 
 def split_words(text: str | bytes, lowercase: bool = True) -> list[str]:
@@ -37,6 +37,33 @@ def split_words(text: str | bytes, lowercase: bool = True) -> list[str]:
     if not isinstance(text, str):
         raise ValueError(f"A text must be a string, not yet split. Received: {text!r:.80}")
     return _WORD.findall(text.lower() if lowercase else text)
+
+
+def format_of(path: PathLike, format: str | None) -> str:
+    """Returns the format of a file to write.
+
+    Args:
+        path: path of the file.
+        format: one of `FORMATS`; None = "binary" for the suffix `.bin`, else "text".
+
+    Raises:
+        ValueError: the format is unknown or contradicts the suffix, or the path ends with `.gz`.
+
+    Example:
+        >>> format_of("words.bin", None), format_of("words.txt", "glove")
+        ('binary', 'glove')
+    """
+    is_binary = os.fspath(path).endswith(".bin")
+    format = ("binary" if is_binary else "text") if format is None else format
+    if format not in FORMATS:
+        raise ValueError(f"`format` must be one of {', '.join(FORMATS)}. Received: {format!r}")
+    if os.fspath(path).endswith(".gz") or is_binary != (format in ("binary", "fasttext")):
+        raise ValueError(
+            "The suffix must fit the format, because a file is loaded by its suffix: `.bin` "
+            'for "binary" and "fasttext", others, such as `.txt`, for text; `.gz` is not '
+            f"supported for writing. Received: {os.fspath(path)} with format={format!r}"
+        )
+    return format
 
 
 class WordVectors:
@@ -113,16 +140,18 @@ class WordVectors:
         return cls(*formats.read_binary(path, limit))
 
     def save(self, path: PathLike, format: str | None = None) -> None:
-        """Saves the words and their vectors, without n-grams.
+        """Saves the words and their vectors, and with format="fasttext" the n-grams.
 
         Args:
             path: path of the file; `load` reads `.bin` as binary and any other suffix as text.
-            format: "binary" or "text" (word2vec's formats) or "glove" (text without a header).
-                None = "binary" for the suffix `.bin`, else "text".
+            format: "binary" or "text" (word2vec's formats) or "glove" (text without a header),
+                or "fasttext" (a `.bin` model of words and n-grams). None = "binary" for the suffix
+                `.bin`, else "text".
 
         Raises:
             ValueError: the format is unknown or contradicts the suffix, the path ends with `.gz`
-                (which is read but not written), or the format cannot represent a word.
+                (which is read but not written), the format cannot represent a word, or it is
+                "fasttext" and there are no n-grams.
 
         Example:
             >>> import tempfile
@@ -131,17 +160,14 @@ class WordVectors:
             >>> WordVectors.load(path).vectors(["movie"]).tolist()
             [[1.0, 1.0]]
         """
-        is_binary = os.fspath(path).endswith(".bin")
-        format = ("binary" if is_binary else "text") if format is None else format
-        if format not in FORMATS:
-            raise ValueError(f"`format` must be one of {', '.join(FORMATS)}. Received: {format!r}")
-        if os.fspath(path).endswith(".gz") or is_binary != (format == "binary"):
-            raise ValueError(
-                "The suffix must fit the format, because a file is loaded by its suffix: `.bin` "
-                'for "binary", others, such as `.txt`, for text; `.gz` is not supported for '
-                f"writing. Received: {os.fspath(path)} with format={format!r}"
-            )
-        if format == "binary":
+        format = format_of(path, format)
+        if format == "fasttext":
+            if self.subwords is None:
+                raise ValueError(
+                    'format="fasttext" requires vectors with n-grams (`subwords`). Received: none'
+                )
+            write_fasttext(path, self.words, self.matrix, self.subwords)
+        elif format == "binary":
             formats.write_binary(path, self.words, self.matrix)
         else:
             formats.write_text(path, self.words, self.matrix, header=format == "text")

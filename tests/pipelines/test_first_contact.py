@@ -27,6 +27,7 @@ MISSING = {
     "prepare_corpus": "--input=nowhere.txt --vocabulary_size=100 --output_dir=out",
     "pretrain": "--model_dir=out --init_preset=./nowhere",
     "prune": "--model=./nowhere --output_dir=out --layers=0",
+    "word_vectors": "--input=nowhere.txt --output=words.bin",
     **dict.fromkeys(
         ("embed", "fill_mask", "generate", "predict", "translate"),
         "--preset=bert-tiny --input=nowhere.txt --output=-",

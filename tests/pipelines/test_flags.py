@@ -14,7 +14,7 @@ from kbert.core import registry
 PROGRAMS = (
     *("augment", "convert", "demo", "distill", "embed", "evaluate", "export", "fill_mask"),
     *("finetune", "generate", "predict", "prepare_corpus", "pretrain", "prune", "quickstart"),
-    *("serve", "translate"),
+    *("serve", "translate", "word_vectors"),
 )
 
 

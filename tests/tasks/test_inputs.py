@@ -6,7 +6,7 @@ import pytest
 
 import kbert
 from kbert.tokenizers import train_tokenizer
-from kbert.word_vectors import train_skip_gram
+from kbert.word_vectors import train_word_vectors
 from tests import libraries
 
 FIRST, SECOND = ["red fox", "the dog"], ["a dog", "fox"]
@@ -92,7 +92,7 @@ def test_texts_alone_are_never_names_of_columns(source, encoder, tokenizer):
         lambda data: task.predict_next_sentence(data),
         lambda data: kbert.features(encoder, tokenizer, data, verbose=0),
         lambda data: train_tokenizer(data, vocabulary_size=30),
-        lambda data: train_skip_gram(data, min_count=1),
+        lambda data: train_word_vectors(data),
     ):
         with pytest.raises(ValueError, match=r"Received: the columns anchor, positive"):
             run(make({"anchor": FIRST, "positive": SECOND}))

@@ -185,6 +185,38 @@ def test_fasttext(tmp_path, minn, maxn):
     assert WordVectors.load(tmp_path / "v.bin", limit=2).words == WORDS[:2]
 
 
+@pytest.mark.parametrize(("minn", "maxn"), [(2, 4), (1, 3), (0, 0)])
+def test_a_fasttext_model_is_written_as_it_was_read(tmp_path, minn, maxn):
+    content, table = fasttext(minn=minn, maxn=maxn)
+    (tmp_path / "v.bin").write_bytes(content)
+    found = WordVectors.load(tmp_path / "v.bin")
+    found.save(tmp_path / "again.bin", "fasttext")
+    again = WordVectors.load(tmp_path / "again.bin")
+    assert again.words == WORDS
+    np.testing.assert_allclose(again.matrix, found.matrix, atol=1e-6)
+    np.testing.assert_array_equal(again.subwords.table, found.subwords.table)
+    rows = len(WORDS) + len(found.subwords.table)
+    written = (tmp_path / "again.bin").read_bytes()
+    end = len(written) - 17 - 4 * 3 * len(WORDS)  # before the output matrix
+    raw = np.frombuffer(written[end - 4 * 3 * rows : end], "<f4").reshape(rows, 3)
+    np.testing.assert_allclose(raw, table[:rows], atol=1e-5)
+
+
+def test_what_is_no_fasttext_model(tmp_path):
+    with pytest.raises(ValueError, match=r"requires vectors with n-grams .*Received: none"):
+        WordVectors(["a"], [[1.0]]).save(tmp_path / "v.bin", "fasttext")
+    subwords = Subwords(np.ones((2, 1), "float32"), 3, 3)
+    with pytest.raises(ValueError, match=r"not be empty or have NUL.*Received: 'a\\x00'"):
+        WordVectors(["a\0"], [[1.0]], subwords).save(tmp_path / "v.bin", "fasttext")
+    assert not (tmp_path / "v.bin").exists()
+
+
+@pytest.mark.parametrize(("gram", "value"), [("foobar", 0xBF9CF968), ("a", 0xE40C292C)])
+def test_hashes_are_those_of_fnv_1a(gram, value):
+    table = np.broadcast_to(np.zeros((1, 1), "float32"), (2**32, 1))
+    assert value in Subwords(table, len(gram), len(gram)).rows(gram)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -249,6 +281,17 @@ def test_gensim_reads_and_writes_the_same(tmp_path):
         np.testing.assert_array_equal(theirs.vectors, VECTORS)
         theirs.save_word2vec_format(str(tmp_path / f"again-{name}"), binary=is_binary)
         same(WordVectors.load(tmp_path / f"again-{name}"))
+
+
+def test_numbers_of_fasttext_that_are_not_finite(tmp_path):
+    table = fasttext()[1]
+    for value in (np.inf, np.nan, 3e38):
+        table[:3], table[5:9] = -value, value
+        (tmp_path / "v.bin").write_bytes(fasttext(table=table.tobytes())[0])
+        with pytest.raises(ValueError, match=r"word 1: a vector must have finite numbers"):
+            WordVectors.load(tmp_path / "v.bin")
+    with pytest.raises(ValueError, match=r"n-grams must be finite numbers. Received: NaN or inf"):
+        Subwords(table[5:], 2, 4).vector("fox")
 
 
 def test_n_grams_are_counted_in_letters():
