@@ -115,7 +115,7 @@ ORDER = {
     """,
     "extraction": """
         files inputs plan pooling
-        described
+        described readers
         extractor
         extract
         bertscore cosines text_features write

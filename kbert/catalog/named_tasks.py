@@ -162,6 +162,9 @@ TASKS: dict[str, NamedTask] = {
             files="CSV, TSV, JSONL: texts, pairs, pairs and number; JSONL: pairs and negatives",
         ),
         NamedTask(name="denoise", kind="denoise", files="TXT, CSV, TSV, JSONL: texts"),
+        NamedTask(
+            name="skip_thought", kind="skip_thought", files="CSV, TSV, JSONL: previous, text, next"
+        ),
         NamedTask(name="text2text", **_TEXTS),
         NamedTask(name="summarize", **_TEXTS, defaults={"metric": "rougeL"}),
         NamedTask(name="translate", **_TEXTS, defaults={"metric": "bleu"}),

@@ -178,6 +178,7 @@ TABLE = {
         "answer": "kbert.tasks.question_answering.options:QuestionAnswererOptions",
         "embed": "kbert.tasks.embedding.options:TextEmbedderOptions",
         "denoise": "kbert.tasks.embedding.options:TextDenoiserOptions",
+        "skip_thought": "kbert.tasks.embedding.options:DecodingOptions",
         "text2text": "kbert.tasks.generation.options:TextToTextOptions",
     },
     # The rest are classes, registered under these names when their module is imported
@@ -256,6 +257,7 @@ TABLE = {
         "answer": "kbert.tasks.question_answering.question_answerer:QuestionAnswerer",
         "embed": "kbert.tasks.embedding.text_embedder:TextEmbedder",
         "denoise": "kbert.tasks.embedding.text_denoiser:TextDenoiser",
+        "skip_thought": "kbert.tasks.embedding.skip_thought:SkipThought",
         "causal_lm": "kbert.tasks.generation.causal_lm:CausalLM",
         "masked_and_causal": "kbert.tasks.generation.masked_and_causal:MaskedAndCausal",
         "text2text": "kbert.tasks.generation.text_to_text:TextToText",

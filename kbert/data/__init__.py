@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         write_glue_submission as write_glue_submission,
         write_super_glue_submission as write_super_glue_submission,
     )
+    from kbert.data.tables.neighbours import neighbours as neighbours
     from kbert.data.tables.shards import StoredRows as StoredRows, read_rows as read_rows
     from kbert.data.tables.table import Table as Table, as_table as as_table
     from kbert.data.translation.dataset import translation_dataset as translation_dataset

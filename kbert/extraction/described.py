@@ -10,6 +10,7 @@ import numpy as np
 
 from kbert.extraction.inputs import Encoded
 from kbert.extraction.plan import Layout
+from kbert.tasks.input_form import InputForm
 from kbert.tokenizers.base import Tokenizer
 
 
@@ -37,6 +38,7 @@ def describe_tokens(
     tokenizer: Tokenizer,
     encoded: Sequence[Encoded],
     layout: Layout,
+    form: InputForm,
     kept: np.ndarray,
 ) -> TextVectors:
     """Makes the `TextVectors` of the tokens of a text, or of both texts of a pair.
@@ -46,10 +48,12 @@ def describe_tokens(
         tokenizer: tokenizer of the encoder, for the subwords of ids.
         encoded: token ids and offsets of the text, or of both texts.
         layout: layout of the sequence.
+        form: special tokens of the sequence.
         kept: (T,) bool, true for the requested tokens.
     """
-    ids = np.full(layout.length, tokenizer.sep_id)
-    ids[layout.cls_column] = tokenizer.cls_id
+    ids = np.full(layout.length, form.sep_id)
+    if layout.cls_column is not None:
+        ids[layout.cls_column] = form.cls_id
     starts, ends = np.zeros((2, layout.length), np.int32)
     sizes = (layout.first, layout.second)[: len(encoded)]
     for column, name in ((ids, "ids"), (starts, "starts"), (ends, "ends")):

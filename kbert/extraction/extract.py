@@ -44,8 +44,12 @@ def features(
     7). The encoder computes in its own dtype (`Encoder.from_preset(path, dtype="mixed_bfloat16")`
     for half precision); the features are float32.
 
+    A `kbert.TextToText` or `kbert.Translator` instead of an encoder gives the states of its
+    encoder, in rows with its own special tokens: CoVe (McCann et al. 2017,
+    https://arxiv.org/abs/1708.00107). Its rows may have no [CLS], and `pooling="cls"` then raises.
+
     Args:
-        encoder: a `kbert.Encoder`.
+        encoder: a `kbert.Encoder`, or a `kbert.TextToText` or `kbert.Translator`.
         tokenizer: tokenizer of the encoder.
         texts: strings; pairs of strings; with `words` also lists of words; or a table or frame with
             the columns `text`, `first` and `second`, or `words`.
@@ -76,8 +80,8 @@ def features(
 
     Raises:
         TypeError: an item is not a text, or the first arguments are not an encoder and a tokenizer.
-        ValueError: an argument is out of range, or a list of words is too long for one sequence and
-            there is no `doc_stride`.
+        ValueError: an argument is out of range or does not fit the model, or a list of words is too
+            long for one sequence and there is no `doc_stride`.
 
     Example:
         >>> import kbert

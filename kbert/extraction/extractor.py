@@ -21,10 +21,10 @@ from kbert.extraction.described import describe_tokens, describe_words
 from kbert.extraction.inputs import Encoded, Texts, encode, encode_words
 from kbert.extraction.plan import Layout, Window, plan_windows
 from kbert.extraction.pooling import MERGES, check_pooling, merge_pieces
+from kbert.extraction.readers import as_reader
 from kbert.layers.scalar_mix import combine_states
 from kbert.models import Static
 from kbert.models.pooling import pool_tokens
-from kbert.tasks.input_form import check_encoder, input_form
 from kbert.tokenizers.base import Tokenizer
 
 _MULTIPLE = 8  # the length of a batch is padded to a multiple of this
@@ -61,17 +61,18 @@ class Extractor:
                 f"load_tokenizer load those of a preset{hint}. "
                 f"Received: {encoder!r} and {tokenizer!r}"
             )
-        check_encoder(encoder, "kbert.features")
-        config = encoder.config
         if isinstance(encoder, Static):  # its rows have no [CLS], and its mean skips some tokens
             raise ValueError(
                 "Features require an encoder with layers; for a static embedding table use "
                 f"kbert.tasks.TextEmbedder. Received: a {type(encoder).__name__}"
             )
-        self.encoder = encoder
+        reader = as_reader(encoder, tokenizer)
+        config = reader.model.config
+        self.encoder = reader.model
         self.tokenizer = tokenizer
-        self.form = input_form(encoder, tokenizer)
-        self.states = choose_states(layers, encoder, trained=False)
+        self.form = reader.form
+        self._hidden_states = reader.hidden_states
+        self.states = choose_states(layers, reader.model, trained=False)
         self.width = self.states.num_joined * config.hidden_size
         self.pooling = None if words else pooling
         self.words = words
@@ -82,13 +83,13 @@ class Extractor:
         self.batch_size = batch_size
         self.with_tokens = with_tokens
         self.cut = 0
-        check_pooling(pooling, special_tokens)
+        check_pooling(pooling, special_tokens, self.form.cls_id is not None)
         inference.check_batch_size(batch_size)
         self._check()
         self._runners = {
             pooling: inference.Runner(
                 functools.partial(self.vectors, pooling=pooling),
-                encoder,
+                self.encoder,
                 assemble=lambda columns: self.build_inputs(**columns),
             )
             for pooling in {None, self.pooling}
@@ -137,7 +138,7 @@ class Extractor:
         for index, vectors in self._run(parts, np.flatnonzero(~in_graph), None):
             for window, row in zip((windows[i] for i in index), vectors, strict=True):
                 layout = layouts[window.text]
-                length = window.size + 2 + layout.separators
+                length = window.size + layout.begin + layout.separators + layout.end
                 rows[window.text].append((window, row[:length].copy()))  # frees the padding
         if self.pooling is None:
             return [
@@ -186,7 +187,8 @@ class Extractor:
         separators = self.tokenizer.pair_separators if len(sides) == 2 else 0
         lengths = np.array([[len(text.ids) for text in side] for side in sides], np.int64)
         first, second = lengths if len(sides) == 2 else (lengths[0], np.zeros_like(lengths[0]))
-        budget = self.max_length - 2 - separators
+        begin, specials = self.form.begin, self.form.specials(1)
+        budget = self.max_length - specials - separators
         windows, limits = plan_windows(first, second, budget, self.doc_stride)
         is_cut = limits.sum(1) < first + second
         if texts.in_words and is_cut.any():
@@ -197,7 +199,8 @@ class Extractor:
                 f"{texts.start + number}, where {budget} fit"
             )
         self.cut += int(is_cut.sum())
-        return windows, [Layout(a, b, separators, self.form.cls_last) for a, b in limits.tolist()]
+        ends = (begin, specials - begin)
+        return windows, [Layout(a, b, separators, *ends) for a, b in limits.tolist()]
 
     def _run(
         self, rows: Rows, chosen: np.ndarray, pooling: str | None
@@ -225,9 +228,10 @@ class Extractor:
         counted = features["padding_mask"]
         if not self.special_tokens:
             ones = [None if side is None else tf.ones_like(side) for side in (first, second)]
-            form = dataclasses.replace(self.form, cls_id=0, sep_id=0, last_id=0, pad_id=0)
+            cls_id = None if self.form.cls_id is None else 0
+            form = dataclasses.replace(self.form, cls_id=cls_id, sep_id=0, last_id=0, pad_id=0)
             counted = form.build_inputs(*ones, **sizes)["token_ids"]
-        if not self.encoder.config.num_segments:
+        if not getattr(self.encoder.config, "num_segments", 0):  # also an encoder-decoder's
             del features["segment_ids"]
         return {**features, "counted": counted}
 
@@ -235,8 +239,7 @@ class Extractor:
         """Returns vectors for the output of `build_inputs`: (B, D), without pooling (B, T, D)."""
         features = dict(features)
         counted = features.pop("counted")
-        outputs = self.encoder(features, training=False, return_hidden_states=True)
-        vectors = combine_states(outputs["hidden_states"], self.states)  # (B, T, D)
+        vectors = combine_states(self._hidden_states(features), self.states)  # (B, T, D)
         if pooling is None:
             return vectors
         return pool_tokens(vectors, counted, pooling, self.form.cls_last)
@@ -255,14 +258,14 @@ class Extractor:
         """
         if self.words:
             text = texts.first[number]
-            around = (layout.begin, 2 - layout.begin)
+            around = (layout.begin, layout.end)
             word_of = np.pad(encoded[0].word_of[: layout.first], around, constant_values=-1)
             count = len(text) if texts.in_words else int(word_of.max()) + 1
             vectors = merge_pieces(whole, word_of, count, self.merge)
             return describe_words(vectors, text, encoded[0]) if self.with_tokens else vectors
         is_counted = np.full(len(whole), True) if self.special_tokens else ~layout.is_special()
         if self.with_tokens:
-            return describe_tokens(whole, self.tokenizer, encoded, layout, is_counted)
+            return describe_tokens(whole, self.tokenizer, encoded, layout, self.form, is_counted)
         return whole[is_counted]
 
 

@@ -1,8 +1,9 @@
 """Positions of a text's tokens in the sequences that an encoder reads.
 
 A sequence is [CLS] first [SEP], or [CLS] first [SEP] second [SEP]; for XLNet it is first [SEP]
-second [SEP] [CLS]. A text that is longer than a sequence is truncated, or read in overlapping
-windows. The vectors of its windows are then merged into those of one full sequence.
+second [SEP] [CLS], and sources of T5 have no [CLS]. A text that is longer than a sequence is
+truncated, or read in overlapping windows. The vectors of its windows are then merged into those of
+one full sequence.
 
 Shapes: `N` texts, `T` tokens of a text with its special tokens, `D` width.
 """
@@ -43,28 +44,25 @@ class Layout(NamedTuple):
         first: number of tokens of the (first) text.
         second: number of tokens of the second text, 0 without one.
         separators: number of special tokens between the two, 0 for a single text.
-        cls_last: whether [CLS] is at the end.
+        begin: number of special tokens before the texts, and column of their first token.
+        end: number of special tokens after the texts; with two the last one is [CLS].
     """
 
     first: int
     second: int
     separators: int
-    cls_last: bool = False
+    begin: int = 1
+    end: int = 1
 
     @property
-    def begin(self) -> int:
-        """Column of the first token of the texts."""
-        return 0 if self.cls_last else 1
-
-    @property
-    def cls_column(self) -> int:
-        """Column of [CLS]."""
-        return self.length - 1 if self.cls_last else 0
+    def cls_column(self) -> int | None:
+        """Column of [CLS], None without one."""
+        return 0 if self.begin else self.length - 1 if self.end == 2 else None
 
     @property
     def length(self) -> int:
         """Length of the full sequence, T."""
-        return 2 + self.first + self.separators + self.second
+        return self.begin + self.first + self.separators + self.second + self.end
 
     def places(self, window: Window) -> np.ndarray:
         """Returns, for each token of a window's sequence, its column in the full sequence.
@@ -78,22 +76,22 @@ class Layout(NamedTuple):
             self.begin + np.arange(window.first_start, window.first_end),
             between,
             second + np.arange(window.second_start, window.second_end),
-            np.arange(self.length - 2 + self.begin, self.length),
+            np.arange(self.length - self.end, self.length),
         ])  # fmt: skip
 
     def is_special(self) -> np.ndarray:
         """Returns (T,) bool, true for special tokens."""
         special = np.zeros(self.length, bool)
-        special[: self.begin] = special[self.length - 2 + self.begin :] = True
-        end = self.begin + self.first
-        special[end : end + self.separators] = True
+        special[: self.begin] = special[self.length - self.end :] = True
+        end_of_first = self.begin + self.first
+        special[end_of_first : end_of_first + self.separators] = True
         return special
 
     def segments(self) -> np.ndarray:
         """Segments (T,): 1 for the second text and its [SEP], 2 for a last [CLS]; else 0."""
         second = self.begin + self.first + self.separators
         segments = (np.arange(self.length) >= second).astype(np.int32) * bool(self.separators)
-        if self.cls_last:
+        if self.end == 2:
             segments[-1] = 2
         return segments
 

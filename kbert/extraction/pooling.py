@@ -9,8 +9,11 @@ POOLINGS = ("cls", "mean", "max")
 MERGES = ("mean", "first")
 
 
-def check_pooling(pooling: str | None, special_tokens: bool) -> None:
-    """Raises ValueError if the pooling is unknown or needs special tokens that are left out."""
+def check_pooling(pooling: str | None, special_tokens: bool, has_cls: bool) -> None:
+    """Raises ValueError if the pooling is unknown or needs special tokens that are left out.
+
+    `has_cls` says whether the rows have a [CLS] or another token for the whole text.
+    """
     if pooling is not None and pooling not in POOLINGS:
         raise ValueError(
             f"pooling must be one of {', '.join(POOLINGS)}, or None for a vector per token. "
@@ -20,6 +23,11 @@ def check_pooling(pooling: str | None, special_tokens: bool) -> None:
         raise ValueError(
             'pooling="cls" uses the vector of a special token, so it requires '
             "special_tokens=True. Received: special_tokens=False"
+        )
+    if pooling == "cls" and not has_cls:
+        raise ValueError(
+            'pooling="cls" requires rows with a special token for the whole text, which sources of '
+            'this encoder-decoder lack: use "mean" or "max". Received: pooling=\'cls\''
         )
 
 

@@ -16,6 +16,7 @@ import numpy as np
 from kbert.core import registry
 from kbert.core.layer_choice import LayerChoice, choose_states
 from kbert.extraction.extract import features
+from kbert.extraction.readers import reading_model
 from kbert.inference import BATCH_SIZE
 from kbert.models import Encoder
 from kbert.tokenizers import load_tokenizer
@@ -42,8 +43,8 @@ class TextFeatures:
     the features.
 
     Args:
-        encoder: name or folder of a preset, or a `kbert.Encoder`.
-        tokenizer: tokenizer of the encoder; None = the preset's. Required with a `kbert.Encoder`.
+        encoder: name or folder of an encoder's preset, or a model that `kbert.features` reads.
+        tokenizer: tokenizer of the encoder; None = the preset's. Required with a model.
         layers: hidden states to use: "last", another name or indices; see `kbert.features`.
         pooling: "mean" of the tokens, "max" or "cls" (the vector of [CLS]).
         special_tokens: whether [CLS] and [SEP] count in the mean and the maximum.
@@ -183,7 +184,7 @@ class TextFeatures:
                 "A pipeline step requires one vector per text: pooling must be cls, mean or max. "
                 "Received: pooling=None"
             )
-        encoder = self._model()[0]
+        encoder = reading_model(self._model()[0])
         chosen = choose_states(self.layers, encoder, trained=False)
         return chosen.num_joined * encoder.config.hidden_size
 

@@ -117,7 +117,7 @@ def write_features(
         "sources": [source.identity() for source in opened],
         "unit": unit,
         "tokenizer": tokenizer.checksum,
-        "weights": _checksum(encoder),
+        "weights": _checksum(extractor.encoder),
     }
     form = FORMATS[suffix](extractor.width, extractor.pooling is None, dtype)
     output = GrowingOutput(path, {"begun": identity}, form, note, _by_todays_names, hidden=True)

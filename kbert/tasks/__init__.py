@@ -7,6 +7,7 @@ from kbert.core import late
 if TYPE_CHECKING:
     from kbert.tasks import losses as losses
     from kbert.tasks.columns import Columns as Columns
+    from kbert.tasks.embedding.skip_thought import SkipThought as SkipThought
     from kbert.tasks.embedding.text_denoiser import TextDenoiser as TextDenoiser
     from kbert.tasks.embedding.text_embedder import TextEmbedder as TextEmbedder
     from kbert.tasks.encoder_task import EncoderTask as EncoderTask

@@ -23,8 +23,8 @@ class InputForm:
     """`[cls] text [last]`, or `[cls] text [sep] text [last]`, then padding; or texts alone.
 
     Attributes:
-        cls_id: id of the token that begins a row, or ends it with `cls_last`. For texts alone,
-            `cls_id`, `sep_id` and `last_id` are None.
+        cls_id: id of the token that begins a row, or ends it with `cls_last`; None for no such
+            token. For texts alone, `cls_id`, `sep_id` and `last_id` are None.
         sep_id: id of the token between two texts.
         last_id: id of the token after the texts.
         pad_id: id of the padding token.
@@ -73,9 +73,8 @@ class InputForm:
 
     def specials(self, texts: int) -> int:
         """Returns the number of special tokens in a row of one or two texts."""
-        if self.cls_id is None:
-            return 0
-        return 2 if texts == 1 else 2 + self.separators
+        outer = (self.cls_id is not None) + (self.last_id is not None)
+        return outer if texts == 1 else outer + self.separators
 
     def token_name(self, token_id: int, tokenizer: Any) -> str:
         """Returns the token of an id, also if it is not in the tokenizer's vocabulary."""

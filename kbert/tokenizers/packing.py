@@ -83,8 +83,8 @@ def build_inputs(
             represent a token, such as the characters of a word. For a `Ragged` the result is NumPy
             arrays.
         second: ids of segment B, of the same form as `first`; None for single texts.
-        cls_id: id of the tokenizer's [CLS], before the texts; None for no special tokens.
-        sep_id: id of the tokenizer's [SEP], after each text; None only without special tokens.
+        cls_id: id of the tokenizer's [CLS], before the texts; None for no such token, as in T5.
+        sep_id: id of the tokenizer's [SEP], after each text; None for no special tokens.
         pad_id: id of the tokenizer's padding token.
         last_id: id of the token that ends a row; None is `sep_id`.
         max_length: maximum width, special tokens included (the encoder's `max_positions`).
@@ -107,12 +107,10 @@ def build_inputs(
         [[2, 7, 8, 3], [2, 3, 0, 0]]
     """
     last_id = sep_id if last_id is None else last_id
-    begin: list[Any] = []
-    between: list[Any] = []
-    end: list[Any] = []
-    if cls_id is not None:  # not texts alone
-        begin, end = ([], [last_id, cls_id]) if cls_last else ([cls_id], [last_id])
-        between = [sep_id] * separators
+    cls = [] if cls_id is None else [cls_id]
+    end = [] if last_id is None else [last_id]
+    begin, end = ([], [*end, *cls]) if cls_last else (cls, end)
+    between = [] if sep_id is None else [sep_id] * separators
     return _pack(
         first,
         second,

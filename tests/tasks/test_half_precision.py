@@ -50,6 +50,7 @@ MAKE = {
     ),
     "vectors": (on_encoder(tasks.TextEmbedder), TEXTS),
     "restored texts": (on_encoder(tasks.TextDenoiser), TEXTS),
+    "neighbours": (on_encoder(tasks.SkipThought), TEXTS),
     "masks": (on_encoder(tasks.Pretraining), ["the [MASK]", "a [MASK]"]),
     "replaced": (on_encoder(tasks.ReplacedTokenDetection), TEXTS),
     "continuations": (causal, TEXTS),

@@ -269,6 +269,28 @@ class Seq2Seq(FromConfig, keras.Model):
             outputs["encoder_attention"] = encoder_outputs["attention"]
         return outputs
 
+    def encode(self, token_ids: Tensor, padding_mask: Tensor | None = None) -> list[Any]:
+        """Returns the hidden states of sources: the embeddings and the output of each layer.
+
+        The last one is after the last norm, as the decoder reads it.
+
+        Args:
+            token_ids: (B, S) integers, with padding after the tokens.
+            padding_mask: (B, S), 1 for a token; None = no padding.
+
+        Returns:
+            Number of layers + 1 tensors (B, S, H).
+
+        Raises:
+            ValueError: an id is not in the token table, or the sources are too long.
+        """
+        check_rank("token_ids", token_ids)
+        inputs = {"encoder_token_ids": token_ids}
+        if padding_mask is not None:
+            inputs["encoder_padding_mask"] = padding_mask
+        _, _, outputs = self._encode(self.integers(inputs), False, Reads(hidden_states=True))
+        return outputs["hidden_states"]
+
     def logits(self, sequence: Tensor) -> Tensor:
         """Computes the logits of the next token: (…, H) -> (…, V) float32.
 

@@ -17,8 +17,6 @@ from kbert.models.encoder import Encoder
 from kbert.models.generators.warm_start import arrays_of_encoder, config_of_encoder
 from kbert.models.weights import get_arrays, set_arrays
 
-_PREFIX = "decoder"
-
 
 class TextDecoder(keras.layers.Layer):
     """Decodes the tokens of a text from its embedding.
@@ -52,26 +50,29 @@ class TextDecoder(keras.layers.Layer):
             block.build(input_shape)
 
     @classmethod
-    def from_encoder(cls, encoder: Encoder, num_layers: int | None = None) -> "TextDecoder":
+    def from_encoder(
+        cls, encoder: Encoder, num_layers: int | None = None, name: str = "decoder"
+    ) -> "TextDecoder":
         """Builds a decoder from the blocks of an encoder, like `Seq2Seq.from_encoder`.
 
         Args:
             encoder: a `kbert.Encoder` of BERT's kind, whose embeddings are as wide as its layers.
             num_layers: number of blocks; None = as many as the encoder has.
+            name: name of the layer, and first part of its weights' names.
 
         Raises:
             ValueError: the encoder is of another kind.
         """
         config = config_of_encoder(encoder.config, num_layers)
-        decoder = cls(config, dtype=encoder.dtype_policy, name=_PREFIX)
+        decoder = cls(config, dtype=encoder.dtype_policy, name=name)
         arrays = arrays_of_encoder(encoder.config, get_arrays(encoder, "encoder"), config)
-        prefix = f"seq2seq/{_PREFIX}_layers/"
+        prefix = "seq2seq/decoder_layers/"
         learned = {
-            f"{_PREFIX}/layers/{name.removeprefix(prefix)}": array
-            for name, array in arrays.items()
-            if name.startswith(prefix)
+            f"{name}/layers/{path.removeprefix(prefix)}": array
+            for path, array in arrays.items()
+            if path.startswith(prefix)
         }
-        set_arrays(decoder, _PREFIX, get_arrays(decoder, _PREFIX) | learned, "the encoder")
+        set_arrays(decoder, name, get_arrays(decoder, name) | learned, "the encoder")
         return decoder
 
     def call(self, x: Tensor, mask: Tensor, vectors: Tensor, training: bool = False) -> Tensor:

@@ -67,8 +67,8 @@ class EmbeddingOptions(Options):
     )
 
 
-class TextDenoiserOptions(RowOptions):
-    """Settings of `TextDenoiser`.
+class DecodingOptions(RowOptions):
+    """Settings of an embedder that decoders train.
 
     Args:
         {options}
@@ -80,9 +80,18 @@ class TextDenoiserOptions(RowOptions):
         "dimension, or a mean with larger weights for later tokens.",
         choices=POOLINGS,
     )
+    decoder_layers: int | None = option(
+        None, help="Layers of a decoder. None: as many as the encoder has.", at_least=1
+    )
+
+
+class TextDenoiserOptions(DecodingOptions):
+    """Settings of `TextDenoiser`.
+
+    Args:
+        {options}
+    """
+
     deletion_rate: float = option(
         0.6, help="Share of a text's tokens that are deleted.", at_least=0, below=1
-    )
-    decoder_layers: int | None = option(
-        None, help="Layers of the decoder. None: as many as the encoder has.", at_least=1
     )

@@ -5,7 +5,7 @@ Shapes: N texts, B rows of a batch, T tokens, H hidden width, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import keras
@@ -15,32 +15,23 @@ from keras import ops
 
 from kbert.core.late import tf
 from kbert.core.protocols import TokenizerLike
-from kbert.core.types import PathLike, Tensors, Terms
+from kbert.core.types import Tensors, Terms
 from kbert.data.masking.hashing import chance, fold
 from kbert.data.tables.bucketing import bucketed_batches
 from kbert.data.tables.rows import Rows
 from kbert.data.tables.shards import StoredRows
 from kbert.data.tables.table import Table
-from kbert.layers.token_embeddings import tied_logits
 from kbert.models.generators.text_decoder import TextDecoder
 from kbert.tasks.columns import Columns
+from kbert.tasks.embedding.by_decoding import EmbeddingByDecoding
 from kbert.tasks.embedding.losses import unit
 from kbert.tasks.embedding.options import TextDenoiserOptions
-from kbert.tasks.embedding.text_embedder import TextEmbedder, VectorAnswers
-from kbert.tasks.fine_tuning.base import FineTuningTask
 from kbert.tasks.losses import accuracy, cross_entropy
 
 _DAMAGE = 0x7E57  # separates the noise from the orders drawn with the same seed
 
 
-class DenoiserAnswers(VectorAnswers):
-    """Files with the embeddings of a `TextDenoiser`, which its `embedder` computes."""
-
-    def __init__(self, task: Any) -> None:
-        super().__init__(task.embedder)
-
-
-class TextDenoiser(FineTuningTask):
+class TextDenoiser(EmbeddingByDecoding):
     """Trains text embeddings without supervision: a decoder restores a damaged text from one.
 
     Most tokens of a text are deleted, and the rest is embedded. A decoder writes the whole text. It
@@ -81,30 +72,13 @@ class TextDenoiser(FineTuningTask):
     """
 
     kind = "denoise"
-    averages = None
-    file_answers = DenoiserAnswers
     columns: ClassVar = Columns(inputs=(("text",),), optional=("label",))
     options: ClassVar = TextDenoiserOptions
 
     def __init__(self, encoder: keras.Model, tokenizer: TokenizerLike, **options: Any) -> None:
         super().__init__(encoder, tokenizer, **options)
-        embedder = TextEmbedder(
-            encoder, tokenizer, token_pooling=self.token_pooling, max_length=self.max_length
-        )
-        # Inside a function, so that Keras does not track the encoder twice.
-        self._embedder = lambda: embedder
         self.decoder = TextDecoder.from_encoder(encoder, self.decoder_layers)
         self.build()
-
-    @property
-    def embedder(self) -> TextEmbedder:
-        """The `TextEmbedder` that computes the embeddings."""
-        return self._embedder()
-
-    @property
-    def width(self) -> int:
-        """Width of an embedding, H."""
-        return self.embedder.width
 
     @property
     def parts(self) -> dict[str, keras.layers.Layer]:
@@ -196,10 +170,8 @@ class TextDenoiser(FineTuningTask):
         vectors = self.embedder.embed_rows(batch, training)
         outputs = {"embedding": unit(vectors)}
         if "target_ids" in batch:
-            ids, mask = batch["target_ids"][:, :-1], batch["target_mask"][:, :-1]
-            x = self.encoder.embeddings(ids, training=training)
-            decoded = self.decoder(x, mask, ops.cast(vectors, x.dtype), training=training)
-            outputs["logits"] = tied_logits(decoded, self.encoder.token_embedding)
+            target = batch["target_ids"], batch["target_mask"]
+            outputs["logits"] = self.written(self.decoder, *target, vectors, training)
         return outputs
 
     def terms(self, logits: Tensors, batch: Tensors) -> Terms:
@@ -211,23 +183,6 @@ class TextDenoiser(FineTuningTask):
             {"lm_loss": cross_entropy(token_logits, targets, weights)},
             {"accuracy": accuracy(token_logits, targets, weights)},
         )
-
-    def outputs(self, logits: Tensors, batch: Tensors) -> dict[str, Any]:
-        return {"embedding": logits["embedding"]}
-
-    def decode(self, table: Table, rows: Rows, outputs: Sequence[Tensors]) -> Any:
-        vectors = [output["embedding"] for output in outputs]
-        return np.array(vectors, np.float32).reshape(len(outputs), self.width)
-
-    def export(self, directory: PathLike, **options: Any) -> str:
-        """Exports the `embedder`, see `Task.export`; an export cannot restore texts."""
-        return self.embedder.export(directory, **options)
-
-    def score(self, table: Table, answers: Sequence) -> dict[str, float]:
-        return {}
-
-    def score_names(self, table: Table) -> list[str] | None:
-        return []
 
     def describe_example(self, table: Table, row: int) -> str:
         return "the whole text"

@@ -143,6 +143,24 @@ def test_a_folder_holds_the_decoder_and_an_embedder_leaves_it(encoder, tokenizer
     assert_close(embedder.predict(texts), vectors, 1e-5)
 
 
+def test_a_sequence_autoencoder_reads_the_whole_text_and_starts_a_classifier(
+    encoder, tokenizer, tmp_path
+):
+    """Without deletion the decoder restores what the encoder read (Dai & Le 2015)."""
+    texts = texts_of(16)
+    task = TextDenoiser(encoder, tokenizer, decoder_layers=1, deletion_rate=0)
+    for batch in batches_of(task, texts):
+        assert all(read == written for read, written in left(batch))
+    task.fit(texts, epochs=1, batch_size=8, verbose=0)
+    task.save_to_preset(tmp_path / "autoencoder")
+    classifier = kbert.tasks.TextClassifier.from_preset(
+        tmp_path / "autoencoder", labels=["no", "yes"], new_head=True
+    )
+    learned = get_arrays(task.encoder, "encoder")
+    for name, array in get_arrays(classifier.encoder, "encoder").items():
+        np.testing.assert_array_equal(array, learned[name], err_msg=name)
+
+
 def test_what_is_exported_and_answers_files_is_the_embedder(encoder, tokenizer, tmp_path):
     task = TextDenoiser(encoder, tokenizer, decoder_layers=1)
     texts = ["the red fox", "a dog"]

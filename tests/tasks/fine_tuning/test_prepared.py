@@ -185,6 +185,7 @@ KINDS = [
     ("TokenClassifier", {"labels": ["no", "yes"], "max_length": 5}, SENTENCES, None),
     ("MultipleChoice", {}, {**CHOICES, "label": [0, 1] * 6}, None),
     ("TextDenoiser", {}, {"text": data(12)[0]}, None),
+    ("SkipThought", {}, dict.fromkeys(("previous", "text", "next"), data(12)[0]), None),
 ]
 
 
