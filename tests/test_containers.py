@@ -61,7 +61,7 @@ def requirements() -> list[Requirement]:
     setup = (ROOT / "setup.py").read_text(encoding="utf-8")
     lists = re.findall(r"^(?!DOCS)[A-Z]+ = \[(.*?)\]$", setup, re.M | re.S)
     lists += re.findall(r"install_requires=\[(.*?)\],", setup, re.DOTALL)
-    assert len(lists) == 7
+    assert len(lists) == 8
     return [Requirement(x) for each in lists for x in re.findall(r'"([^"]+)"', each)]
 
 

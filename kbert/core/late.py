@@ -330,7 +330,7 @@ def public_names(package: str) -> tuple[Callable, Callable, list[str]]:
     Example:
         >>> import kbert.configs
         >>> kbert.configs.ElmoConfig.kind, kbert.configs.__all__[:2]
-        ('elmo', ['Config', 'DecoderConfig'])
+        ('elmo', ['AwdLstmConfig', 'Config'])
     """
     module = sys.modules[package]
     loader: Any = module.__spec__.loader if module.__spec__ else None

@@ -66,7 +66,7 @@ def preview_corpus(
         A text to print (the documents, then the estimate), and the estimate.
 
     Example:
-        >>> import tempfile
+        >>> import os, tempfile
         >>> from kbert.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
         >>> path = os.path.join(tempfile.mkdtemp(), "one.txt")
         >>> with open(path, "w") as file:

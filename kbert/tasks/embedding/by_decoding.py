@@ -6,7 +6,7 @@ Shapes: N texts, B rows of a batch, T tokens, H hidden width, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 import numpy as np
@@ -19,7 +19,8 @@ from kbert.data.tables.table import Table
 from kbert.layers.token_embeddings import tied_logits
 from kbert.models.generators.text_decoder import TextDecoder
 from kbert.tasks.embedding.text_embedder import TextEmbedder, VectorAnswers
-from kbert.tasks.fine_tuning.base import FineTuningTask
+from kbert.tasks.encoder_task import EncoderTask
+from kbert.tasks.file_answers import FileAnswers
 
 
 class EmbedderAnswers(VectorAnswers):
@@ -29,13 +30,13 @@ class EmbedderAnswers(VectorAnswers):
         super().__init__(task.embedder)
 
 
-class EmbeddingByDecoding(FineTuningTask):
+class EmbeddingByDecoding(EncoderTask):
     """Trains an embedder by decoders, which see only the embedding and the tokens so far.
 
     A decoder begins as a copy of the encoder's layers and shares its embeddings; the token table
     also computes the logits. `predict` and exports are those of `embedder`.
 
-    A subclass builds the decoders, and lists them in `parts`.
+    A subclass, which is also a `FineTuningTask`, builds the decoders and lists them in `parts`.
 
     Args:
         encoder: a `kbert.Encoder` of BERT's kind, with embeddings as wide as its layers.
@@ -47,8 +48,8 @@ class EmbeddingByDecoding(FineTuningTask):
         ValueError: a setting is out of range, or the encoder is of another kind.
     """
 
-    averages = None
-    file_answers = EmbedderAnswers
+    averages: ClassVar[str | None] = None
+    file_answers: ClassVar[type[FileAnswers]] = EmbedderAnswers
 
     def __init__(self, encoder: keras.Model, tokenizer: TokenizerLike, **options: Any) -> None:
         super().__init__(encoder, tokenizer, **options)

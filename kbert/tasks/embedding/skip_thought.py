@@ -22,12 +22,13 @@ from kbert.tasks.columns import Columns
 from kbert.tasks.embedding.by_decoding import EmbeddingByDecoding
 from kbert.tasks.embedding.losses import unit
 from kbert.tasks.embedding.options import DecodingOptions
+from kbert.tasks.fine_tuning.base import FineTuningTask
 from kbert.tasks.losses import accuracy, cross_entropy
 
 SIDES = ("previous", "next")
 
 
-class SkipThought(EmbeddingByDecoding):
+class SkipThought(EmbeddingByDecoding, FineTuningTask):
     """Trains sentence embeddings: two decoders write the sentences around the embedded one.
 
     Each decoder sees only the embedding and the tokens so far. The loss is the sum of both

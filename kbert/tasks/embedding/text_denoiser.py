@@ -26,12 +26,13 @@ from kbert.tasks.columns import Columns
 from kbert.tasks.embedding.by_decoding import EmbeddingByDecoding
 from kbert.tasks.embedding.losses import unit
 from kbert.tasks.embedding.options import TextDenoiserOptions
+from kbert.tasks.fine_tuning.base import FineTuningTask
 from kbert.tasks.losses import accuracy, cross_entropy
 
 _DAMAGE = 0x7E57  # separates the noise from the orders drawn with the same seed
 
 
-class TextDenoiser(EmbeddingByDecoding):
+class TextDenoiser(EmbeddingByDecoding, FineTuningTask):
     """Trains text embeddings without supervision: a decoder restores a damaged text from one.
 
     Most tokens of a text are deleted, and the rest is embedded. A decoder writes the whole text. It

@@ -86,7 +86,7 @@ def test_folders_of_another_kind(released, tmp_path):
     rule = "must contain an encoder .*Received: a language model"
     with pytest.raises(ValueError, match=rule):
         kbert.Encoder.from_preset(released[2])
-    with pytest.raises(ValueError, match="Encoders and decoders can be converted.*an ELMo in"):
+    with pytest.raises(ValueError, match=r"Encoders and decoders can be converted.*an ELMo in"):
         convert(released[2], tmp_path / "converted", format="huggingface")
     if keras.backend.backend() != "torch":  # on which no task is made
         with pytest.raises(ValueError, match=rule):
