@@ -139,9 +139,9 @@ ORDER = {
         arrays outputs
     """,
     "layers": """
-        bias fused gather highway ids mean_max_pooling scalar_mix scan slots text_preprocessor
-            word_softmax
-        activations dropout positions recompute token_embeddings
+        bias chunks fused gather highway ids mean_max_pooling scalar_mix scan slots
+            text_preprocessor word_softmax
+        activations chunked_attention dropout positions recompute token_embeddings
         character_cnn dense normalization recurrence
         adaptive attention bidirectional_lstm block embeddings feed_forward
         relative_bias

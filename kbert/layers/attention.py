@@ -79,6 +79,16 @@ class _Attention(Editable):
         dense.build(input_shape)
         return dense
 
+    # From how many queries on a training step computes scores in chunks; None = never. At 1,024
+    # tokens a step takes 2 % more time and half of the memory (`benchmarks/long_attention.py`).
+    chunk_from: int | None = 1024
+
+    def _is_in_chunks(self, length: int | None, training: bool) -> bool:
+        """Whether scores of `length` queries are computed in chunks; not if it is unknown."""
+        if not training or self.chunk_from is None or length is None:
+            return False
+        return length >= self.chunk_from and keras.backend.backend() in ("tensorflow", "jax")
+
     def _scores_in_loop(self, query: Tensor, key: Tensor, bias: Tensor) -> Tensor:
         """Returns scores plus bias for decoding: (B, N, T, S) float32, not normalised yet.
 
@@ -105,8 +115,26 @@ class _Attention(Editable):
 
         `query` is (B, N, T, D), `key` and `value` are (B, N, S, D); the bias broadcasts to the
         scores or is None. Probabilities are those before dropout, scores those without the bias.
+
+        In training of `chunk_from` tokens or more the outputs do not come from the dict, and a
+        graph computes the dict only if it is used.
         """
-        return self._attend_by(self._scaled_product(query, key), value, bias, training)
+        products = self._scaled_product(query, key)
+        if not self._is_in_chunks(query.shape[2], training):
+            return self._attend_by(products, value, bias, training)
+        from kbert.layers.chunked_attention import attention_in_chunks
+
+        _, internals = self._kept(products, bias, training=False)
+        outputs = attention_in_chunks(
+            query,
+            key,
+            value,
+            bias,
+            scale=self._scale,
+            rate=self.dropout.rate,
+            seed=self.dropout.next_seed(),
+        )
+        return self.output_dense(self._merge_heads(outputs)), internals
 
     def _scaled_product(self, query: Tensor, key: Tensor) -> Tensor:
         # Scaling the query is cheaper than scaling the scores.
@@ -216,7 +244,7 @@ class SelfAttention(_Attention):
         Args:
             x: (B, T, H).
             bias: bias added to the scores, broadcasts to (B, N, T, T), see `attention_bias`; or a
-                bias in blocks, see `layer_biases`.
+                bias in blocks, see `layer_biases`. It is not trained from `chunk_from` tokens on.
             training: whether dropout is active.
             positions: (B, P), the tokens that attend (to all tokens); None = every token. Outputs,
                 probabilities, scores and queries then have P rows instead of T. Not with a bias in
@@ -263,16 +291,23 @@ class SelfAttention(_Attention):
         """
         if positions is not None:
             query, bias = gather_rows(query, positions), gather_rows(bias, positions)
-        products = self.products(query, key, positions, shared, training)
-        values, prefix = value, self._prefix(x)
+        products = None
+        if type(self).products is not SelfAttention.products:
+            products = self.products(query, key, positions, shared, training)
+        keys, values, prefix = key, value, self._prefix(x)
         if prefix is not None:  # after the tokens
-            far = self._scaled_product(query, prefix[0])
-            products = ops.concatenate([products, far], axis=-1)
+            if products is not None:
+                far = self._scaled_product(query, prefix[0])
+                products = ops.concatenate([products, far], axis=-1)
+            keys = ops.concatenate([key, prefix[0]], axis=2)
             values = ops.concatenate([value, prefix[1]], axis=2)
             if bias is not None:
                 number = ops.shape(prefix[0])[2]
                 bias = ops.pad(bias, ((0, 0), (0, 0), (0, 0), (0, number)))
-        outputs, internals = self._attend_by(products, values, bias, training)
+        if products is None:
+            outputs, internals = self._attend(query, keys, values, bias, training)
+        else:
+            outputs, internals = self._attend_by(products, values, bias, training)
         if prefix is not None:
             internals = {name: part[..., : ops.shape(key)[2]] for name, part in internals.items()}
         return outputs, {**internals, "query": query, "key": key, "value": value}

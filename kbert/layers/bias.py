@@ -196,6 +196,20 @@ def _of_blocks(numbers: Tensor, size: int) -> tuple[Any, Any]:
     return cut_blocks(numbers, size), keys
 
 
+def bias_rows(bias: Tensor | None, rows: Tensor) -> Tensor | None:
+    """Returns the bias of the queries `rows` (C,), which broadcasts to (B, N, C, S).
+
+    `bias` broadcasts to (B, N, T, S), or is None.
+
+    Example:
+        >>> tuple(bias_rows(ops.ones((2, 1, 5, 5)), ops.array([3, 4])).shape)
+        (2, 1, 2, 5)
+    """
+    if bias is None or bias.shape[2] == 1:
+        return bias
+    return ops.take(bias, rows, axis=2)
+
+
 def cut_blocks(x: Tensor, size: Tensor) -> Tensor:
     """Splits (..., T, D) into blocks of `size` tokens, padded with zeros: (..., M, size, D).
 

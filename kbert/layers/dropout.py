@@ -47,9 +47,11 @@ class Dropout(keras.layers.Layer):
         return keras.random.dropout(inputs, self.rate, seed=self.seed_generator)
 
     def next_seed(self) -> Tensor | None:
-        """Returns the seed of the next mask on TensorFlow, (2,) int32; None if the rate is 0."""
+        """Returns the seed of the next mask, (2,) int32, on JAX uint32; None if the rate is 0."""
         if not self.rate:
             return None
+        if keras.backend.backend() != "tensorflow":
+            return self.seed_generator.next()
         import tensorflow as tf
 
         seed = tf.bitcast(tf.cast(self.seed_generator.next(), tf.uint32), tf.int32)

@@ -143,6 +143,43 @@ def attention_probabilities(
     return call(scores, bias)
 
 
+@functools.cache
+def attention_chunk(rate: float) -> tuple[Callable, Callable]:
+    """Returns the compiled forward and backward functions of softmax and dropout for a chunk.
+
+    `forward(scores, bias, seed)` returns the dropped exponentials (B, N, C, S), and (B, N, C, 1)
+    float32 for each of the C rows: the logarithm of their sum before dropout, and one over it. The
+    weights are the exponentials times the latter.
+
+    `backward(scores, bias, logs, upstream, inner, seed)` returns the dropped weights and the
+    gradient of the scores. `upstream` is the gradient of the dropped weights, `inner` (B, N, C, 1)
+    the sum of a row's outputs times their gradients.
+    """
+
+    def forward(scores: tf.Tensor, bias: tf.Tensor, seed: tf.Tensor) -> Any:
+        wide = _wide(scores) + bias
+        highest = tf.reduce_max(wide, axis=-1, keepdims=True)
+        exponents = tf.exp(wide - highest)
+        sums = tf.reduce_sum(exponents, axis=-1, keepdims=True)
+        weights = tf.cast(_drop(exponents, rate, seed), scores.dtype)
+        return weights, highest + tf.math.log(sums), 1.0 / sums
+
+    def backward(
+        scores: tf.Tensor,
+        bias: tf.Tensor,
+        logs: tf.Tensor,
+        upstream: tf.Tensor,
+        inner: tf.Tensor,
+        seed: tf.Tensor,
+    ) -> Any:
+        probabilities = tf.exp(_wide(scores) + bias - logs)
+        of_scores = probabilities * (_drop(_wide(upstream), rate, seed) - inner)
+        weights = _drop(probabilities, rate, seed)
+        return tf.cast(weights, scores.dtype), tf.cast(of_scores, scores.dtype)
+
+    return _compiled(forward), _compiled(backward)
+
+
 def _sum_to(x: tf.Tensor, shape: tf.Tensor) -> tf.Tensor:
     """Returns x summed over the axes along which `shape` was broadcast to it, in that shape.
 
