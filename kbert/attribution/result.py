@@ -28,8 +28,9 @@ class Attribution:
             negative.
         texts: the text; two for a pair; the context and all choices for a choice.
         sides: (T,), number of each token's text; -1 for special tokens.
-        starts, ends: (T,), start and end of each token in characters of its text; 0 and 0 for
-            special tokens. A tagger's tokens have those of their words.
+        starts: (T,), start of each token in characters of its text; 0 for special tokens. A
+            tagger's tokens have those of their words.
+        ends: (T,), their ends; 0 for special tokens.
         words: (T,), number of each token's word in its text; -1 for special tokens.
         label: the explained answer.
         value: the explained logit, score, or sum of two logits.

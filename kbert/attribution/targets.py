@@ -22,7 +22,8 @@ class Text(NamedTuple):
 
     Attributes:
         text: the text.
-        starts, ends: (n,), start and end of each token in characters of the text.
+        starts: (n,), start of each token in characters of the text.
+        ends: (n,), their ends.
         words: (n,), number of each token's word.
     """
 

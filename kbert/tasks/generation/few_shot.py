@@ -37,7 +37,7 @@ class FewShotClassifier:
     divided by their means for such texts, and scaled to the sum 1 (contextual calibration, Zhao et
     al. 2021, https://arxiv.org/abs/2102.09690, section 5; their last softmax keeps the order). The
     means are those of the model's probabilities before scaling, as in the authors' code
-    (`run_classification.py` of tonyzhaozh/few-shot-learning).
+    (`run_classification.py` of tonyzhaozh/few-shot-learning). With GPT-2::
 
         classifier = kbert.FewShotClassifier(
             kbert.tasks.CausalLM.from_preset("gpt2"),
