@@ -196,10 +196,19 @@ def _files(
 
 
 def _own_label(named: NamedTask, columns: Columns | None) -> dict[str, Any]:
-    """Returns the columns with the key "label" replaced by the task's name for the label."""
-    columns = dict(columns or {})
+    """Returns the columns with the key "label" replaced by the task's name for the label.
+
+    Raises:
+        ValueError: the task has no column of a key.
+    """
+    columns, own = dict(columns or {}), named.task_class.columns
     if "label" in columns:
-        columns[named.task_class.columns.label] = columns.pop("label")
+        columns[own.label] = columns.pop("label")
+    if unknown := [name for name in columns if name not in own.names]:
+        raise ValueError(
+            f"`columns` must map {', '.join(own.names)} to names in the data of {named.name}. "
+            f"Received: {', '.join(map(repr, unknown))}"
+        )
     return columns
 
 

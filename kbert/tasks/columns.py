@@ -40,6 +40,13 @@ class Columns:
         return (*self.inputs[0], self.label, *self.aux_labels)
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """All columns that the task reads or shows."""
+        inputs = (name for names in self.inputs for name in names)
+        others = (self.label, *self.aux_labels, *self.optional, *(self.shown or ()), "id", "group")
+        return tuple(dict.fromkeys((*inputs, *others)))
+
+    @property
     def rule(self) -> str:
         """Text for the sets of input columns, for messages."""
         return " or ".join(" and ".join(names) for names in self.inputs)

@@ -34,6 +34,13 @@ def test_columns_by_name(write):
     assert found.place(2).endswith("r.csv, line 4")
 
 
+@pytest.mark.parametrize("data", [{"body": ["Good"], "label": ["5"]}, "r.csv", "tfds:imdb_reviews"])
+def test_a_column_that_the_task_does_not_have_is_refused(data):
+    rule = r"must map text, first, second, label, .* in the data of classify. Received: 'txet'"
+    with pytest.raises(ValueError, match=rule):
+        read(named_task("classify"), data, columns={"txet": "body"})
+
+
 def test_the_label_keeps_its_usual_name_where_only_the_text_has_another(write):
     path = write("r.tsv", "question\tanswer\tlabel", "a?\tb\tyes", "c?\td\tno")
     columns = {"first": "question", "second": "answer"}

@@ -22,7 +22,8 @@ class History(keras.callbacks.History):
         step: Updates made.
         steps: Values of every step so far, in order: `step`, `loss`, the task's terms, … Empty
             without a folder, and on hosts other than the chief.
-        evaluations: Values of every evaluation so far, in order. Empty in the same cases.
+        evaluations: Values of every evaluation so far, in order; in the same cases those of the
+            last call alone.
         best_step: Updates made at the best evaluation; `None` for a run without a metric.
         best_value: The metric at the best evaluation.
         best_loss: The loss at the best evaluation; `None` if evaluations have no loss.

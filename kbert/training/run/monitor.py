@@ -327,8 +327,9 @@ class Monitor(keras.callbacks.CallbackList):
         if sums is not None:
             self._set_sums(sums)  # Keras' evaluation adds to the same sums
         self._evaluated = (self.step, values)
+        terms = {k: v for k, v in values.items() if k not in self.model.derived_metrics}
+        self._epochs.evaluations.append({"step": self.step, **terms})
         if self._files is not None and self._strategy.is_chief:
-            terms = {k: v for k, v in values.items() if k not in self.model.derived_metrics}
             self._files.evaluations.append([{"step": self.step, **terms}])
         self._draw("evaluation", values)
         summary = " · ".join(f"{name} {value:.4g}" for name, value in values.items())
