@@ -45,6 +45,7 @@ TOKENS = 64  # longest row
 PRETRAINING = {"learning_rate": 1e-3, "decay": "linear", "verbose": 0}
 BATCH = 64
 DECODER_LAYERS = 1
+POOLING = "mean"  # in training and of the features
 PENALTIES = (0.1, 1.0, 10.0, 100.0, 1000.0)
 
 
@@ -93,7 +94,7 @@ def pretrain(name: str, seed: int, texts: Texts) -> tuple[Any, Any]:
     encoder = kbert.Encoder(experiments.config(tokenizer, max_positions=2 * TOKENS))
     settings = {**PRETRAINING, "seed": seed}
     of_rows = {**settings, "epochs": 1, "batch_size": BATCH}
-    limits = {"max_length": TOKENS}
+    limits = {"max_length": TOKENS, "token_pooling": POOLING}
     if name == "masked_lm":
         rows = BATCH * TOKENS // experiments.LENGTH
         steps = texts.rows // rows
@@ -162,7 +163,7 @@ def learn(name: str, seed: int, texts: Texts) -> dict[str, float]:
     for split in ("train", "dev", "test"):
         table = texts.stsb(split)
         first, second = (
-            kbert.features(model, tokenizer, list(table[side]), pooling="mean")
+            kbert.features(model, tokenizer, list(table[side]), pooling=POOLING)
             for side in ("first", "second")
         )
         parts[split] = first, second, np.asarray(table["label"], "float64")
@@ -189,7 +190,8 @@ def main() -> None:
     for name in options.names or NAMES:
         results = []
         for seed in options.seeds:
-            key = {"name": name, "seed": seed, "rows": options.rows, **PRETRAINING}
+            key = {"name": name, "seed": seed, "rows": options.rows, "pooling": POOLING}
+            key |= PRETRAINING
             compute = functools.partial(learn, name, seed, texts)
             results.append(experiments.once(folder, key, compute))
         forms = {"cosine": ".1f", "regression": ".1f", "minutes": ".1f"}

@@ -14,6 +14,7 @@ from kbert.core.types import Shape, Tensor
 from kbert.heads.linear import transform_layers
 from kbert.layers.dense import kernel_initializer
 from kbert.layers.gather import gather_positions
+from kbert.layers.token_embeddings import TokenOutput
 
 
 class TokenLogits(keras.layers.Layer):
@@ -64,21 +65,17 @@ class TokenLogits(keras.layers.Layer):
         )
 
     @property
-    def _output_table(self) -> keras.Variable:
+    def _output_table(self) -> Any:
+        """The table (V, E) of the product."""
         return self._embedding_table()
 
-    def _product(self, x: Tensor) -> Tensor:
-        """Maps rows (B P, E) to logits without bias (B P, V)."""
-        return ops.matmul(x, ops.transpose(self._output_table))
+    def token_output(self, x: Tensor) -> TokenOutput:
+        """Returns what `call` multiplies, for losses that compute logits in chunks."""
+        return TokenOutput(x, self._output_table, self.bias)
 
     def call(self, x: Tensor) -> Tensor:
         """Maps hidden states x (B, P, E) to logits (B, P, V), float32."""
-        batch, num_positions, _ = ops.shape(x)
-        # float32 under any policy: a product in bfloat16 would round each logit to eight bits.
-        # It costs a few percent of a training step.
-        x = ops.cast(ops.reshape(x, (-1, x.shape[-1])), "float32")
-        logits = self._product(x) + ops.cast(self.bias, "float32")
-        return ops.reshape(logits, (batch, num_positions, self.config.vocabulary_size))
+        return self.token_output(x).logits()
 
 
 class MaskedLMHead(TokenLogits):
@@ -142,15 +139,17 @@ class MaskedLMHead(TokenLogits):
         )
 
     @property
-    def _output_table(self) -> keras.Variable:
-        return self.table if self.untied else super()._output_table
+    def _output_table(self) -> Any:
+        if self.untied:
+            return self.table
+        table = super()._output_table
+        return table if self.columns is None else ops.concatenate([table, self.columns], axis=1)
 
-    def _product(self, x: Tensor) -> Tensor:
-        if self.columns is None:
-            return super()._product(x)
-        width = self.config.embedding_width
-        column_logits = ops.matmul(x[:, width:], ops.transpose(self.columns))
-        return super()._product(x[:, :width]) + column_logits
+    def token_output(self, sequence: Tensor) -> TokenOutput:
+        """Returns what the logits of hidden states (B, P, H) are the product of."""
+        # (B, P, E), or (B, P, H)
+        hidden = sequence if self.untied else self.norm(self.transform(sequence))
+        return super().token_output(hidden)
 
     def call(self, sequence: Tensor, mask_positions: Tensor | None = None) -> Tensor:
         """Returns the logits of the tokens at the masked positions.
@@ -165,5 +164,4 @@ class MaskedLMHead(TokenLogits):
         """
         if mask_positions is not None:
             sequence = gather_positions(sequence, mask_positions)
-        # (B, P, E), or (B, P, H)
-        return super().call(sequence if self.untied else self.norm(self.transform(sequence)))
+        return super().call(sequence)

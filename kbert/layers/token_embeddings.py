@@ -3,7 +3,7 @@
 Shapes: `B` batch, `T` tokens, `H` hidden width, `V` vocabulary.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 from keras import ops
@@ -65,6 +65,25 @@ class TokenEmbeddings(Editable):
     def logits(self, x: Tensor) -> Tensor:
         """Returns the logits (…, V) float32 of hidden states x (…, H): products with the table."""
         return tied_logits(x, self.token)
+
+
+class TokenOutput(NamedTuple):
+    """What logits of tokens are the product of.
+
+    Attributes:
+        rows: hidden states (…, H).
+        table: token table (V, H), a tensor or a variable.
+        bias: bias (V,) of the entries, or None.
+    """
+
+    rows: Tensor
+    table: Any
+    bias: Any = None
+
+    def logits(self) -> Tensor:
+        """Returns the logits (…, V) float32."""
+        logits = tied_logits(self.rows, self.table)
+        return logits if self.bias is None else logits + self.bias
 
 
 def tied_logits(x: Tensor, table: Tensor) -> Tensor:

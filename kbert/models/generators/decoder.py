@@ -20,6 +20,7 @@ from kbert.layers import (
 )
 from kbert.layers.bias import layer_biases
 from kbert.layers.positions import check_length
+from kbert.layers.token_embeddings import TokenOutput
 from kbert.models.blocks import (
     Reads,
     last_norm,
@@ -173,9 +174,13 @@ class Decoder(FromConfig, keras.Model):
         They are products with the token table. An output head, if the model has one, transforms the
         hidden states first and adds its bias.
         """
+        return self.token_output(sequence).logits()
+
+    def token_output(self, sequence: Tensor) -> TokenOutput:
+        """Returns what `logits` multiplies, for losses that compute them in chunks."""
         if self.head is None:
-            return self.embeddings.logits(sequence)
-        return self.embeddings.logits(self.head(sequence)) + self.head.bias
+            return TokenOutput(sequence, self.token_embedding)
+        return TokenOutput(self.head(sequence), self.token_embedding, self.head.bias)
 
     def prefill(
         self, token_ids: Tensor, padding_mask: Tensor, max_new_tokens: int

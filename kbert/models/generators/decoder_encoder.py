@@ -15,6 +15,7 @@ from kbert.checkpoints.checkpoint import Checkpoint
 from kbert.configs.decoder import DecoderConfig
 from kbert.core import registry
 from kbert.core.types import Arrays, DType, Tensor, Tensors
+from kbert.layers.token_embeddings import TokenOutput
 from kbert.models.edits import Variants, restore_edits
 from kbert.models.generators.decoder import Decoder
 from kbert.models.initial_values import without_drawing
@@ -229,6 +230,10 @@ class DecoderEncoder(KerasModel, keras.Model):
     def logits(self, sequence: Tensor) -> Tensor:
         """Computes the logits of the next token: (…, H) -> (…, V + 3) float32."""
         return self.decoder.logits(sequence)
+
+    def token_output(self, sequence: Tensor) -> TokenOutput:
+        """Returns what `logits` multiplies."""
+        return self.decoder.token_output(sequence)
 
     def call(
         self,

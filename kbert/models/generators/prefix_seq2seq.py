@@ -12,7 +12,7 @@ from keras import ops
 from kbert.configs.transformer import GLOBAL
 from kbert.core.types import Tensor, Tensors
 from kbert.layers import attention_bias, causal_bias
-from kbert.layers.token_embeddings import tied_logits
+from kbert.layers.token_embeddings import TokenOutput
 from kbert.models.blocks import Reads, prefill_blocks, run_blocks, step_blocks
 from kbert.models.encoder import Encoder
 from kbert.models.generators.seq2seq import check_inputs
@@ -183,7 +183,11 @@ class PrefixSeq2Seq(OneNetwork):
 
     def logits(self, sequence: Tensor) -> Tensor:
         """Computes the logits of the next token: (…, H) -> (…, V) float32, by the token table."""
-        return tied_logits(sequence, self.token_embedding)
+        return self.token_output(sequence).logits()
+
+    def token_output(self, sequence: Tensor) -> TokenOutput:
+        """Returns what `logits` multiplies, for losses that compute them in chunks."""
+        return TokenOutput(sequence, self.token_embedding)
 
     def prefill(
         self,

@@ -22,6 +22,7 @@ from kbert.layers import (
 )
 from kbert.layers.positions import check_length
 from kbert.layers.recompute import run_layer
+from kbert.layers.token_embeddings import TokenOutput
 from kbert.models.blocks import (
     Reads,
     last_norm,
@@ -296,14 +297,15 @@ class Seq2Seq(FromConfig, keras.Model):
 
         They are products with the target's token table, or with the table of the output.
         """
-        if self.output_table is not None:
-            logits = self.output_table.logits(sequence)
-        elif self.config.output == "tied_scaled":
-            scale = self.config.hidden_size**-0.5
-            logits = self._target_table.logits(ops.cast(sequence, "float32") * scale)
-        else:
-            logits = self._target_table.logits(sequence)
-        return logits if self.output_bias is None else logits + self.output_bias.bias
+        return self.token_output(sequence).logits()
+
+    def token_output(self, sequence: Tensor) -> TokenOutput:
+        """Returns what `logits` multiplies, for losses that compute them in chunks."""
+        if self.config.output == "tied_scaled":
+            sequence = ops.cast(sequence, "float32") * self.config.hidden_size**-0.5
+        table = self._target_table if self.output_table is None else self.output_table
+        bias = None if self.output_bias is None else self.output_bias.bias
+        return TokenOutput(sequence, table.token, bias)
 
     def prefill(
         self,

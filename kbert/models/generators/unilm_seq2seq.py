@@ -11,6 +11,7 @@ from keras import ops
 
 from kbert.core.types import Tensor, Tensors
 from kbert.layers import attention_bias
+from kbert.layers.token_embeddings import TokenOutput
 from kbert.models.blocks import Reads, prefill_blocks, step_blocks
 from kbert.models.encoder import Encoder
 from kbert.models.generators.prefix_seq2seq import OneNetwork
@@ -118,6 +119,10 @@ class UniLMSeq2Seq(OneNetwork):
     def logits(self, sequence: Tensor) -> Tensor:
         """Computes the logits of the tokens themselves: (B, T, H) -> (B, T, V) float32."""
         return self.masked_lm(sequence)
+
+    def token_output(self, sequence: Tensor) -> TokenOutput:
+        """Returns what `logits` multiplies, for losses that compute them in chunks."""
+        return self.masked_lm.token_output(sequence)
 
     def prefill(
         self,

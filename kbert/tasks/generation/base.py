@@ -26,6 +26,7 @@ from kbert.signatures.row_export import RowExport
 from kbert.signatures.rows import Run
 from kbert.signatures.runtime_model import RuntimeModel
 from kbert.tasks.task import Task
+from kbert.tasks.token_losses import TokenLosses, token_losses
 from kbert.tokenizers.base import Tokenizer
 
 SEED_LIMIT = 2**32
@@ -171,9 +172,22 @@ class GenerationTask(Task):
 
     def call(self, batch: Tensors, training: bool = False) -> Tensor:
         """Returns next-token logits (B, T, V); entries that are no input are ignored."""
+        return self.model.logits(self._sequence(batch, training))
+
+    def _sequence(self, batch: Tensors, training: bool) -> Tensor:
+        """Returns the hidden states (B, T, H) that predict the next tokens."""
         names = (*self.model_inputs, *self.other_inputs)
         inputs = {name: batch[name] for name in names if name in batch}
-        return self.model.logits(self.model(inputs, training=training)["sequence"])
+        return self.model(inputs, training=training)["sequence"]
+
+    def token_losses(
+        self, batch: Tensors, weights: Tensor, training: bool, smoothing: float = 0.0
+    ) -> TokenLosses:
+        """Returns the losses of a batch's "targets" (B, T), see `kbert.tasks.token_losses`."""
+        output = self.model.token_output(self._sequence(batch, training))
+        return token_losses(
+            output, batch["targets"], weights, smoothing=smoothing, training=training
+        )
 
     def sample_outputs(self) -> dict[str, Any]:
         ids, mask = np.zeros((1, 2), "int32"), np.ones((1, 2), "int32")

@@ -44,7 +44,6 @@ from kbert.tasks.generation.continuation import TextStream, continuations, cut, 
 from kbert.tasks.generation.likelihood import Likelihood
 from kbert.tasks.generation.options import GenerationOptions
 from kbert.tasks.generation.streaming import TokenStream
-from kbert.tasks.losses import accuracy, cross_entropy
 from kbert.tasks.task import usual_schedule
 from kbert.tokenizers.base import Tokenizer
 from kbert.training.optimization.optimizers import AdamW
@@ -219,8 +218,8 @@ class CausalLM(GenerationTask):
         return {"reads_cls": True} if self.reads_cls else {}
 
     def loss_terms(self, batch: Tensors, training: bool) -> Terms:
-        answers = (self(batch, training=training), batch["targets"], batch["weights"])
-        return {"lm_loss": cross_entropy(*answers)}, {"lm_accuracy": accuracy(*answers)}
+        losses = self.token_losses(batch, batch["weights"], training)
+        return {"lm_loss": losses.smoothed}, {"lm_accuracy": losses.accuracy}
 
     def usual_optimizer(self, total_steps: int | None) -> keras.optimizers.Optimizer:
         """Returns GPT's AdamW: 2.5e-4, linear warm-up over 2,000 steps, cosine decay to 0.

@@ -210,7 +210,8 @@ class TextToText(GenerationTask, TableTask):
         return {"lm_loss": smoothed}, {"nll": plain, "accuracy": accuracy(logits, targets, weights)}
 
     def loss_terms(self, batch: Tensors, training: bool) -> Terms:
-        return self.terms(self(batch, training=training), batch)
+        losses = self.token_losses(batch, _weights(batch), training, self.label_smoothing)
+        return {"lm_loss": losses.smoothed}, {"nll": losses.plain, "accuracy": losses.accuracy}
 
     def loss_denominators(self, batch: Tensors) -> Tensor:
         return ops.sum(_weights(batch))[None]

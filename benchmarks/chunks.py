@@ -1,10 +1,14 @@
-"""One Transformer block of BERT-base's width on long sequences: whole scores and chunks of queries.
+"""Scores and logits computed as a whole and in chunks: time and memory of a training step.
 
-Forward and backward, with dropout, batch 1, in a graph. Every measurement is a process of its own,
-whole scores and chunks in turn, round after round. Seconds are CPU seconds of all threads, the
-fastest of three steps, then the median of the rounds; memory is the peak above that of the loaded
-process, the highest of the rounds. `python -m benchmarks.long_attention [--rounds 3]
-[--lengths 512 1024 2048 4096] [--sizes 128 256] [--dtype float32]`.
+`attention`: one Transformer block of BERT-base's width on one long sequence, with dropout.
+`losses`: the cross entropy of so many tokens over GPT's width and 37,000 entries, with the
+gradients of the hidden states and of the token table.
+
+Forward and backward, in a graph. Every measurement is a process of its own, whole and chunks in
+turn, round after round. Seconds are CPU seconds of all threads, the fastest of three steps, then
+the median of the rounds; memory is the peak above that of the loaded process, the highest of the
+rounds. `python -m benchmarks.chunks attention|losses [--rounds 3] [--lengths 512 1024 2048 4096]
+[--sizes 128 256] [--dtype float32]`.
 """
 
 import argparse
@@ -15,14 +19,18 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 STEPS = 3
+WIDTH, ENTRIES = 768, 37_000
 
 
-def measure(length: int, size: int, dtype: str) -> dict[str, float]:
-    """CPU seconds of a step, and MiB of its peak; a size of 0 = whole scores."""
+def attention(length: int, size: int, dtype: str) -> tuple[Callable, Any]:
+    """A step of a block, and its input; a size of 0 = whole scores."""
     import numpy as np
     import tensorflow as tf
 
@@ -46,8 +54,7 @@ def measure(length: int, size: int, dtype: str) -> dict[str, float]:
         feed_forward_norm=LayerNorm(1e-12, name="feed_forward_norm", **options),
         **options,
     )
-    block.build((None, None, 768))
-    x = tf.constant(np.random.default_rng(0).normal(size=(1, length, 768)), tf.float32)
+    block.build((None, None, WIDTH))
     weights = [weight.value for weight in block.trainable_weights]
 
     @tf.function
@@ -57,7 +64,45 @@ def measure(length: int, size: int, dtype: str) -> dict[str, float]:
             total = tf.reduce_sum(tf.cast(block(x, training=True)[0], tf.float32) ** 2)
         return total, tape.gradient(total, [x, *weights])
 
-    loaded = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    x = np.random.default_rng(0).normal(size=(1, length, WIDTH))
+    return step, tf.constant(x, tf.float32)
+
+
+def losses(length: int, size: int, dtype: str) -> tuple[Callable, Any]:
+    """A step of the loss of tokens, and their hidden states; a size of 0 = all logits."""
+    import numpy as np
+    import tensorflow as tf
+
+    from kbert.layers.token_embeddings import TokenOutput
+    from kbert.tasks import token_losses
+
+    token_losses.MAX_LOGITS = (size or length) * ENTRIES
+    rng = np.random.default_rng(0)
+    table = tf.Variable(rng.normal(0, 0.02, (ENTRIES, WIDTH)), dtype=tf.float32)
+    labels = tf.constant(rng.integers(0, ENTRIES, (1, length)), tf.int32)
+    weights = tf.ones((1, length))
+
+    @tf.function
+    def step(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            found = token_losses.token_losses(
+                TokenOutput(x, table), labels, weights, smoothing=0.0, training=True
+            )
+            total = found.smoothed[0] / found.smoothed[1]
+        return total, found.accuracy[0], tape.gradient(total, [x, table])
+
+    return step, tf.cast(tf.constant(rng.normal(size=(1, length, WIDTH))), dtype)
+
+
+PARTS = {"attention": attention, "losses": losses}
+
+
+def measure(part: str, length: int, size: int, dtype: str) -> dict[str, float]:
+    """CPU seconds of a step, and MiB of its peak."""
+    step, x = PARTS[part](length, size, dtype)
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    loaded = pages * resource.getpagesize() / 1024
     float(step(x)[0])
     seconds = []
     for _ in range(STEPS):
@@ -70,6 +115,7 @@ def measure(length: int, size: int, dtype: str) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("part", choices=list(PARTS))
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--lengths", type=int, nargs="+", default=[512, 1024, 2048, 4096])
     parser.add_argument("--sizes", type=int, nargs="+", default=[128, 256])
@@ -77,7 +123,7 @@ def main() -> None:
     parser.add_argument("--one", type=int, nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
-        print(json.dumps(measure(*options.one, options.dtype)))
+        print(json.dumps(measure(options.part, *options.one, options.dtype)))
         return
     print(f"{'tokens':>6} {'chunk':>6} {'CPU s':>7} {'ratio':>6} {'MiB':>6} {'ratio':>6}")
     for length in options.lengths:
@@ -85,7 +131,7 @@ def main() -> None:
         found: dict[int, list[dict[str, float]]] = {size: [] for size in sizes}
         for _ in range(options.rounds):
             for size in sizes:
-                command = [sys.executable, "-m", "benchmarks.long_attention"]
+                command = [sys.executable, "-m", "benchmarks.chunks", options.part]
                 command += ["--one", str(length), str(size), "--dtype", options.dtype]
                 out = subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout
                 found[size].append(json.loads(out))
