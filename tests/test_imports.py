@@ -179,7 +179,7 @@ ORDER = {
     """,
     "tasks": """
         columns dataset_objective file_answers input_form loading losses settings
-        steps_objective
+        steps_objective token_losses
         corpus_objective
         corpora
         task
