@@ -53,7 +53,12 @@ from kbert.training.run.values import NonFiniteLoss
 from . import command, option_flags
 from .distill_flags import TASK, TEXT, DistillationOptions
 from .flags import define_dry_run_flag
-from .task_flags import define_task_flag, define_task_module_flag, define_task_settings
+from .task_flags import (
+    define_task_flag,
+    define_task_module_flag,
+    define_task_settings,
+    task_settings,
+)
 from .task_run import is_finished
 
 
@@ -67,7 +72,7 @@ def define_flags() -> None:
     define_dry_run_flag()
     # Flags of both modes are defined as for text. On a task only the given values are read, and
     # the defaults are those of kbert-finetune.
-    for options in (*TEXT, *TASK):
+    for options in (*TEXT, *task_settings(), *TASK):
         option_flags.define(options, segments="pairs", learning_rate=None)
     define_task_settings()
     command.define_ignore_flag()

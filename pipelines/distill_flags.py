@@ -108,10 +108,19 @@ TEXT = (
     *(CorpusOptions, MaskedSettings, RunOptions, OnTextOptions),
     ResumeOptions,
 )
-TASK = (*task_settings(), DataOptions, SeriesOptions, OnTaskOptions, ResumeOptions)
-_text, _task = flag_names(*TEXT), ["task", *flag_names(*TASK)]
-TEXT_FLAGS = [name for name in _text if name not in _task]
-TASK_FLAGS = [name for name in _task if name not in _text]
+TASK = (DataOptions, SeriesOptions, OnTaskOptions, ResumeOptions)
+
+
+def flags_of_modes() -> tuple[list[str], list[str]]:
+    """Returns the names of the flags for text alone, and of those for a task alone.
+
+    They include the settings of the tasks in imported modules, so call it when these are there.
+    """
+    on_text, on_task = flag_names(*TEXT), ["task", *flag_names(*task_settings(), *TASK)]
+    return (
+        [name for name in on_text if name not in on_task],
+        [name for name in on_task if name not in on_text],
+    )
 
 
 def chosen_recipe(options: flags.FlagValues) -> DistillationRecipe:

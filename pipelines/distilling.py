@@ -17,9 +17,8 @@ from kbert.training.strategies import Strategy, make_strategy
 
 from . import option_flags
 from .distill_flags import (
-    TASK_FLAGS,
-    TEXT_FLAGS,
     chosen_recipe,
+    flags_of_modes,
     refuse_other_flags,
     student_arguments,
     student_preset,
@@ -41,8 +40,9 @@ def distill(options: flags.FlagValues) -> None:
             f"{' and '.join(f'--{name}' for name in on) or 'neither'}"
         )
     keep_what_is_read(options, read=("teacher", "student"), written=("preset_dir",))
+    text_flags, task_flags = flags_of_modes()
     if on == ["data_dir"]:
-        refuse_other_flags(options, TASK_FLAGS, "on text (--data_dir)")
+        refuse_other_flags(options, task_flags, "on text (--data_dir)")
         if len(options.teacher) != 1:
             raise ValueError(
                 "--teacher must be a single model on text (--data_dir); on a task (--task) it may "
@@ -51,7 +51,7 @@ def distill(options: flags.FlagValues) -> None:
         options["teacher"].value = options.teacher[0]
         _on_text(options)
     else:
-        refuse_other_flags(options, TEXT_FLAGS, "on a task (--task)")
+        refuse_other_flags(options, text_flags, "on a task (--task)")
         _on_task(options)
 
 

@@ -16,7 +16,7 @@ from kbert.core.registry import FORMER_SETTINGS
 from kbert.experiments import Settings
 from kbert.io.arrays import read_safetensors
 from pipelines import distill, distilling
-from pipelines.distill_flags import TASK_FLAGS, TEXT_FLAGS, student_arguments
+from pipelines.distill_flags import flags_of_modes, student_arguments
 from tests.killing import copied_at, ends_before, signalled
 from tests.pipelines.conftest import COLUMNS
 from tests.pipelines.test_pretrain import write_corpus
@@ -440,9 +440,10 @@ def test_every_flag_is_of_text_of_tasks_or_of_both():
         from kbert.experiments import LEARNING_RATES
 
         assert flags.FLAGS["grid_learning_rates"].value == [f"{rate:g}" for rate in LEARNING_RATES]
-    assert not set(TEXT_FLAGS) & set(TASK_FLAGS)
-    assert set(TEXT_FLAGS) | set(TASK_FLAGS) <= defined
-    both = defined - set(TEXT_FLAGS) - set(TASK_FLAGS)
+    text_flags, task_flags = map(set, flags_of_modes())
+    assert not text_flags & task_flags
+    assert text_flags | task_flags <= defined
+    both = defined - text_flags - task_flags
     distillation = {"recipe", "teacher", "student", "num_layers", "init", "set", "temperature"}
     distillation |= {"term_weights", "layers", "preset_dir", "export_dir", "dry_run"}
     distillation |= {"allow_changes", "ignore", "task_module", *FORMER_SETTINGS}
