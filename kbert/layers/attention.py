@@ -80,7 +80,7 @@ class _Attention(Editable):
         return dense
 
     # From how many queries on a training step computes scores in chunks; None = never. At 1,024
-    # tokens a step takes 2 % more time and half of the memory (`benchmarks/long_attention.py`).
+    # tokens a step takes 2 % more time and half of the memory (`benchmarks/chunks.py`).
     chunk_from: int | None = 1024
 
     def _is_in_chunks(self, length: int | None, training: bool) -> bool:

@@ -68,11 +68,13 @@ def token_losses(
         logits = output.logits()
         sums = smoothed_cross_entropy(logits, labels, weights, smoothing)
         return TokenLosses(*sums, accuracy(logits, labels, weights))
-    if isinstance(number, int):
-        size = -(-number // -(-number // size))  # chunks of equal size
+    # Chunks of equal size; tokens whose number no trace knows may fill less than one.
+    chunks = -(-number // size)
+    if not isinstance(number, int):
+        chunks = ops.maximum(chunks, 1)
+    size = -(-number // chunks)
     weights = ops.reshape(ops.cast(weights, "float32"), (-1,))
     rows = ops.reshape(ops.cast(output.rows, "float32"), (-1, width))
-    chunks = -(-number // size)
     missing = chunks * size - number
     sums = engine(
         _Chunks(smoothing, size, chunks, training),
@@ -91,13 +93,13 @@ class _Chunks(NamedTuple):
 
     Attributes:
         smoothing: label smoothing.
-        size: tokens of a chunk (C).
+        size: tokens of a chunk (C), an integer or a tensor.
         number: number of chunks, an integer or a tensor.
         has_gradient: whether the gradient is computed too.
     """
 
     smoothing: float
-    size: int
+    size: Any
     number: Any
     has_gradient: bool
 
@@ -138,6 +140,7 @@ def _on_tensorflow(
     import tensorflow as tf
 
     smoothing, size, number, has_gradient = chunks
+    static = size if isinstance(size, int) else None
     rows, table, bias = map(tf.convert_to_tensor, (rows, table, bias))  # no variables
 
     def losses_of(logits: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -145,7 +148,7 @@ def _on_tensorflow(
 
     def chunk(i: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
         cut = tf.slice(x, [i * size, *(0 for _ in x.shape[1:])], [size, *x.shape[1:]])
-        return tf.ensure_shape(cut, [size, *x.shape[1:]])
+        return tf.ensure_shape(cut, [static, *x.shape[1:]])
 
     def losses(i: tf.Tensor, rows: tf.Tensor, table: tf.Tensor, bias: tf.Tensor) -> Any:
         logits = tf.matmul(rows, table, transpose_b=True) + bias
@@ -175,7 +178,7 @@ def _on_tensorflow(
             of_table += tf.matmul(gradient, x, transpose_a=True)
             return i + 1, sums + found, parts, of_table, of_bias + tf.reduce_sum(gradient, 0)
 
-        parts = tf.TensorArray(tf.float32, number, element_shape=[size, rows.shape[-1]])
+        parts = tf.TensorArray(tf.float32, number, element_shape=[static, rows.shape[-1]])
         sums, parts, *others = loop(step, parts, tf.zeros_like(table), tf.zeros_like(bias))
         of_rows = tf.reshape(parts.stack(), tf.shape(rows))
 

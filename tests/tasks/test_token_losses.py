@@ -50,7 +50,7 @@ def in_chunks(monkeypatch):
         found = function()
         monkeypatch.setattr(module, "MAX_LOGITS", 2**24)
         assert sizes
-        assert all(cut <= size for cut, _ in sizes)
+        assert all(cut <= size for cut, _ in sizes if isinstance(cut, int))
         return found
 
     return run
