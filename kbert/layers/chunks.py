@@ -1,8 +1,8 @@
 """Functions of many rows, computed one chunk of rows after the other.
 
 Attention scores are far larger than what they are computed from. Here only those of one chunk exist
-at a time: in the forward pass, and in the backward pass, which computes them again (Rabe and Staats 2021, "Self-attention Does Not Need O(n^2) Memory",
-https://arxiv.org/abs/2112.05682).
+at a time: in the forward pass, and in the backward pass, which computes them again (Rabe and Staats
+2021, "Self-attention Does Not Need O(n^2) Memory", https://arxiv.org/abs/2112.05682).
 
 Shapes: T rows of width W, in chunks of C rows; `...` any leading axes.
 """
