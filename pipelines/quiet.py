@@ -9,6 +9,8 @@ import os
 import sys
 import tempfile
 
+from kbert.core.late import without_collection
+
 NOTICES = (
     "port.cc",
     "cudart_stub.cc",
@@ -32,10 +34,11 @@ def import_tensorflow() -> None:
     with tempfile.TemporaryFile() as messages:
         os.dup2(messages.fileno(), 2)
         try:
-            import tensorflow  # noqa: F401
-            import tensorflow_text  # noqa: F401
+            with without_collection():
+                import tensorflow  # noqa: F401
+                import tensorflow_text  # noqa: F401
 
-            import keras  # noqa: F401  # isort: skip
+                import keras  # noqa: F401  # isort: skip
         finally:
             os.dup2(terminal, 2)
             os.close(terminal)

@@ -6,7 +6,9 @@ first use. Everything else is imported at the top of its module.
 """
 
 import ast
+import contextlib
 import functools
+import gc
 import importlib
 import importlib.util
 import os
@@ -267,6 +269,33 @@ TABLE = {
 }
 
 
+@contextlib.contextmanager
+def without_collection() -> Iterator[None]:
+    """Turns garbage collection off while Keras and its backend are imported for the first time.
+
+    They create a million objects that live as long as the process. Collections in between look for
+    garbage among them, a fifth of the time of `import tensorflow`, and so does the end of the
+    process. So what exists after the import is left out of later collections (`gc.freeze`;
+    `gc.unfreeze()` undoes it). Does nothing if Keras was imported before, or collection is off.
+
+    Example:
+        >>> with without_collection():
+        ...     import keras
+        >>> gc.isenabled()
+        True
+    """
+    if "keras" in sys.modules or not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+        if "keras" in sys.modules:
+            gc.freeze()
+
+
 class LazyModule(ModuleType):
     """Module of TensorFlow that is imported when one of its names is first read.
 
@@ -284,7 +313,8 @@ class LazyModule(ModuleType):
         if name.startswith("__") and name not in ("__internal__", "__version__"):
             raise AttributeError(name)  # tools look for such names in any module
         try:
-            module = importlib.import_module(self.__name__)
+            with without_collection():
+                module = importlib.import_module(self.__name__)
         except ImportError as error:
             raise ImportError(
                 "TensorFlow is required for streams of data, tokenizers inside graphs and "
@@ -350,7 +380,8 @@ def public_names(package: str) -> tuple[Callable, Callable, list[str]]:
         path = f"{package}.{name}"
         origin = origins.get(name)
         if origin is not None and origin[0] != package:
-            value = getattr(importlib.import_module(origin[0]), origin[1])
+            with without_collection():
+                value = getattr(importlib.import_module(origin[0]), origin[1])
         elif not name.startswith("__") and importlib.util.find_spec(path):
             value = importlib.import_module(path)
         else:
@@ -369,7 +400,8 @@ def load(sort: str, name: str) -> Any:
         'kbert.checkpoints.preset'
     """
     module, _, attribute = TABLE[sort][name].partition(":")
-    imported = importlib.import_module(module)
+    with without_collection():
+        imported = importlib.import_module(module)
     return getattr(imported, attribute) if attribute else imported
 
 

@@ -13,6 +13,9 @@ from kbert.core.graphs import graph
 from kbert.core.late import tf
 from kbert.core.types import Shape, Tensors
 
+# Largest feature of a batch that is small. Eager, such a batch takes 0.1 s; tracing takes a second.
+_SMALL = 1024
+
 
 class _Forward(keras.Model):
     """A function of layers as a model, for Keras' compiled `predict_on_batch`."""
@@ -44,6 +47,12 @@ def _tensorflow_graph(function: Callable, features: Tensors, jit_compile: bool) 
     return lambda features: tf.nest.map_structure(lambda x: x.numpy(), run(features))
 
 
+def _eagerly(function: Callable, features: Tensors) -> Any:
+    """Runs `function` on TensorFlow without a graph, from arrays to arrays."""
+    outputs = function({name: tf.convert_to_tensor(x) for name, x in features.items()})
+    return tf.nest.map_structure(lambda x: tf.convert_to_tensor(x).numpy(), outputs)
+
+
 def is_one_of_several() -> bool:
     """Whether this process is part of a JAX run on several hosts."""
     if keras.backend.backend() != "jax":
@@ -73,19 +82,25 @@ def _on_this_host(model: keras.Model) -> Callable:
 
 
 def compiled(
-    function: Callable, *layers: keras.Layer, jit_compile: bool = False, check: bool = True
+    function: Callable,
+    *layers: keras.Layer,
+    jit_compile: bool = False,
+    check: bool = True,
+    eager_first: bool = False,
 ) -> Callable[[dict], Any]:
     """Compiles `function(features)`, which calls `layers` for inference.
 
-    TensorFlow traces one graph at the first call with features of these names. With XLA, and on
-    other backends, each new shape is compiled. Functions are compiled separately for each named
-    edit of a model (`traced_variant`).
+    TensorFlow traces one graph at the first call with features of these names, or at the second
+    with `eager_first`. With XLA, and on other backends, each new shape is compiled. Functions are
+    compiled separately for each named edit of a model (`traced_variant`).
 
     Args:
         function: function from a dict of tensors to a tensor or a structure of tensors.
         *layers: layers whose weights the function uses.
         jit_compile: whether to compile with XLA on TensorFlow; JAX always does.
         check: whether to raise ValueError if results are not finite; see `kbert.core.finite`.
+        eager_first: whether TensorFlow runs the first batch eagerly if it is small: many programs
+            predict once, and then need no graph.
 
     Returns:
         A function from a dict of NumPy arrays to NumPy arrays. With `check` it raises ValueError if
@@ -99,19 +114,30 @@ def compiled(
         [[1.0], [3.0]]
     """
     functions: dict[Any, Callable] = {}
+    is_first = True
 
     def run(features: Tensors) -> Any:
+        nonlocal is_first
         names = (frozenset(features), *(getattr(layer, "traced_variant", None) for layer in layers))
+        is_small = all(x.size <= _SMALL for x in features.values())
+        is_eager = eager_first and is_first and is_small
+        is_first = False
+        if is_eager and keras.backend.backend() == "tensorflow":
+            outputs = _eagerly(function, features)
+        else:
+            outputs = compiled_for(names, features)(features)
+        if check:
+            refuse_not_finite(by_path(outputs), "the model's answers")
+        return outputs
+
+    def compiled_for(names: tuple, features: Tensors) -> Callable:
         if names not in functions and keras.backend.backend() == "tensorflow":
             functions[names] = _tensorflow_graph(function, features, jit_compile)
         elif names not in functions and is_one_of_several():
             functions[names] = _on_this_host(_Forward(function, layers))
         elif names not in functions:
             functions[names] = _Forward(function, layers).predict_on_batch
-        outputs = functions[names](features)
-        if check:
-            refuse_not_finite(by_path(outputs), "the model's answers")
-        return outputs
+        return functions[names]
 
     return run
 

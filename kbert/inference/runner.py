@@ -51,7 +51,9 @@ class Runner:
         assemble: Callable[[dict[str, Any]], dict[str, Any]],
         check: bool = True,
     ) -> None:
-        self.forward: Callable[[dict[str, Any]], Any] = compiled(function, *layers, check=check)
+        self.forward: Callable[[dict[str, Any]], Any] = compiled(
+            function, *layers, check=check, eager_first=True
+        )
         self._assemble = assemble
         self._assemblers: dict[tuple, Callable] = {}
 
