@@ -130,7 +130,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     flags = reader.parse_args(arguments)
     pythons = dict(pair.split("=", 1) for pair in flags.python)
     if unknown := pythons.keys() - {"baseline", "kbert", "jax", "onnx", "peers"}:
-        reader.error(f"--python is for baseline, kbert, jax, onnx, peers. Received: {sorted(unknown)}")
+        reader.error(
+            f"--python is for baseline, kbert, jax, onnx, peers. Received: {sorted(unknown)}"
+        )
 
     from benchmarks._fine_tuning_runs import weights_folder
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from kbert.core.types import Arrays
+from kbert.io.arrays import release
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +45,12 @@ class Rule:
         shape, source_shape = self.shapes or (None, None)
         parts = [self._reshaped(arrays[source], source_shape, shape) for source in self.sources]
         parts = [part.T if self.transpose else part for part in parts]
-        return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=-1)
+        if len(parts) == 1:
+            return parts[0]
+        joined = np.concatenate(parts, axis=-1)
+        for source in self.sources:
+            release(arrays[source])
+        return joined
 
     def write(self, array: np.ndarray) -> dict[str, np.ndarray]:
         """Returns the other library's name -> array from kbert's array; reverses `read`."""

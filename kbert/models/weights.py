@@ -7,8 +7,11 @@ import keras
 import numpy as np
 from absl import logging
 
-from kbert.core.types import Arrays
+from kbert.core.late import tf
+from kbert.core.types import Arrays, Tensor
 from kbert.io.arrays import Differences, check_arrays, release
+
+_ALIGNMENT = 64  # bytes
 
 
 def named_weights(model: keras.layers.Layer, prefix: str) -> dict[str, keras.Variable]:
@@ -84,11 +87,24 @@ def set_arrays(
         if name in arrays:
             base = bases.get(id(weight))
             array = arrays[name] if base is None else arrays[name] - base
-            # JAX may use an array without a copy, although it may be a part of a file. And as long
-            # as TensorFlow's tensor of an array lives, memory has it twice; a copy avoids that.
-            weight.assign(keras.ops.copy(array))
+            weight.assign(_copied(array))
             release(arrays[name])
     return differences
+
+
+def _copied(array: np.ndarray) -> Tensor:
+    """Returns a tensor with a copy of the array, which may be a part of a file.
+
+    TensorFlow would copy an array twice, the second time to an address that its kernels require: a
+    multiple of 64 bytes. Here the first copy has such an address.
+    """
+    if keras.backend.backend() != "tensorflow" or array.dtype.kind != "f" or not array.size:
+        return keras.ops.copy(array)
+    room = np.empty(array.nbytes + _ALIGNMENT, np.uint8)
+    start = -room.ctypes.data % _ALIGNMENT
+    aligned = room[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+    aligned[...] = array
+    return tf.experimental.dlpack.from_dlpack(aligned.__dlpack__())
 
 
 def _array(weight: keras.Variable, base: np.ndarray | None) -> np.ndarray:

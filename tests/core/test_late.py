@@ -118,3 +118,19 @@ def test_nothing_else_imports_by_a_name():
     }
     assert found == IMPORTERS
     assert by_name("import importlib\nimportlib.import_module('kbert.' + name)")
+
+
+@pytest.mark.parametrize(("before", "frozen"), [("gc.enable()", True), ("gc.disable()", False)])
+def test_collection_rests_while_keras_is_imported(before, frozen):
+    """What was imported is left out of later collections, unless the program's own rule is off."""
+    code = (
+        f"import gc; {before}; was = gc.isenabled()\n"
+        "from kbert import Encoder\n"
+        "assert gc.isenabled() == was\n"
+        "count = gc.get_freeze_count()\n"
+        "import kbert.search; kbert.TextClassifier\n"  # a later import changes nothing
+        "assert gc.get_freeze_count() <= count\n"
+        "print(count > 10_000)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert done.stdout.strip() == str(frozen), done.stderr

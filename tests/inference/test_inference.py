@@ -76,3 +76,36 @@ def test_a_model_that_keeps_a_compiled_function_counts_its_layers_once():
     holder = Holder()
     holder.run({"x": np.ones((1, 2), "float32")})
     assert len(holder.variables) == 1
+
+
+@pytest.mark.parametrize(
+    ("eager_first", "sizes", "graphs"),
+    [
+        (True, [3, 3, 5, 2000, 3], [False, True]),
+        (True, [2000, 3, 3], [True]),
+        (False, [3, 3], [True]),
+    ],
+)
+def test_a_first_small_batch_needs_no_graph(eager_first, sizes, graphs):
+    """`sizes` are those of the batches; `graphs` says for each run of Python whether it traces."""
+    traced = []
+    weight = keras.Variable(3.0)
+
+    def times(features):
+        traced.append(not tf.executing_eagerly())
+        return {"times": features["x"] * weight, "twice": [features["x"] + features["x"]]}
+
+    run = inference.compiled(times, eager_first=eager_first)
+    for size in sizes:
+        x = np.arange(size, dtype="float32")
+        found = run({"x": x})
+        assert isinstance(found["times"], np.ndarray)
+        np.testing.assert_array_equal(found["times"], 3 * x)
+        np.testing.assert_array_equal(found["twice"][0], 2 * x)
+    assert traced == graphs
+
+
+def test_a_first_small_batch_that_is_not_finite_is_refused():
+    run = inference.compiled(lambda features: features["x"] / 0.0, eager_first=True)
+    with pytest.raises(ValueError, match="NaN"):
+        run({"x": np.ones(2, "float32")})

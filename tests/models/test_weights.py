@@ -74,3 +74,29 @@ def test_what_a_lenient_load_leaves_is_logged_and_told(caplog):
     for name, value in get_arrays(encoder, "encoder").items():
         expected = before[name] if name in left.missing else arrays[name]
         np.testing.assert_array_equal(value, expected)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda x: x,
+        lambda x: np.asfortranarray(x),
+        lambda x: np.repeat(x, 2, axis=-1)[..., ::2],
+        lambda x: x.astype("float64"),
+        lambda x: x.astype("float16"),
+    ],
+    ids=["as it is", "transposed", "strided", "float64", "float16"],
+)
+def test_weights_are_copies_of_the_arrays(make):
+    encoder = Encoder(tiny_config())
+    rng = np.random.default_rng(0)
+    arrays = {
+        name: make(rng.normal(size=weight.shape).astype("float32"))
+        for name, weight in named_weights(encoder, "encoder").items()
+    }
+    wanted = {name: np.array(x, "float32") for name, x in arrays.items()}
+    set_arrays(encoder, "encoder", arrays, "memory")
+    for x in arrays.values():
+        x[...] = 0
+    found = get_arrays(encoder, "encoder")
+    assert all(np.array_equal(found[name], x) for name, x in wanted.items())
