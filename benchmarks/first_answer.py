@@ -2,8 +2,8 @@
 
 Each row is a process of its own: `import tensorflow` alone, a classifier of MiniLM-L6 and of
 MPNet-base that loads and answers one text (on TensorFlow, on JAX, from an ONNX folder), the same
-weights in transformers and sentence-transformers, and the help page of a program. Medians of the
-rounds; memory is the largest peak (RSS).
+weights in transformers and sentence-transformers, a help page, and a step of pretraining. Medians
+of the rounds; memory is the largest peak (RSS).
 
 `python -m benchmarks.first_answer [--rounds 5] [--mpnet FOLDER] [--python baseline=PYTHON
 kbert=PYTHON jax=PYTHON onnx=PYTHON peers=PYTHON] [--row NAME …]`
@@ -58,23 +58,34 @@ from kbert import TextClassifier
 task = TextClassifier.from_preset({folder!r}, labels=2, new_head=True)
 task.export({path!r}, format="onnx")
 """
-HELP = """
+PROGRAM = """
 import sys
-from kbert.pipelines.predict import run
-sys.argv = ["kbert-predict", "--help"]
+try:
+    from kbert.pipelines.{name} import run
+except ModuleNotFoundError:  # a checkout
+    from pipelines.{name} import run
+sys.argv = {arguments!r}
 try:
     run()
-except SystemExit:  # absl ends a help page with status 1
-    sys.exit(0)
+except SystemExit as end:  # absl ends a help page with status 1
+    sys.exit(end.code if {name!r} == "pretrain" else 0)
 """
+STEP = ["--model=bert-tiny", "--steps=1", "--batch_size=8", "--sequence_length=128"]
 
 
-def rows(minilm: str, mpnet: str | None, onnx: str) -> dict[str, tuple[str, str, str]]:
+def program(name: str, *arguments: str) -> str:
+    return PROGRAM.format(name=name, arguments=[name, *arguments])
+
+
+def rows(minilm: str, mpnet: str | None, folder: Path) -> dict[str, tuple[str, str, str]]:
     """Group, Keras' backend and program of each row."""
+    onnx, shards = (os.fspath(folder / name) for name in ("onnx", "shards"))
+    step = program("pretrain", f"--data_dir={shards}", f"--model_dir={folder}/RUN", *STEP)
     found = {
         "import tensorflow": ("baseline", "tensorflow", TENSORFLOW),
         "import tensorflow, environment of kbert": ("kbert", "tensorflow", TENSORFLOW),
-        "kbert-predict --help": ("kbert", "tensorflow", HELP),
+        "kbert-predict --help": ("kbert", "tensorflow", program("predict", "--help")),
+        "kbert-pretrain, one step of bert-tiny": ("kbert", "tensorflow", step),
         "kbert, ONNX": ("onnx", "tensorflow", EXPORTED.format(folder=onnx, text=TEXT)),
     }
     for name, folder in {"MiniLM": minilm, "MPNet": mpnet}.items():
@@ -102,7 +113,8 @@ def measure(python: str, backend: str, code: str) -> tuple[float, float, float]:
         "TF_CPP_MIN_LOG_LEVEL": "3",
         "HF_HUB_OFFLINE": "1",
     }
-    environment.pop("PYTHONPATH", None)  # what is installed, not the checkout
+    # Elsewhere what is installed counts, not the checkout.
+    environment["PYTHONPATH"] = os.fspath(ROOT) if python == sys.executable else ""
     with tempfile.TemporaryFile() as errors:
         start = time.perf_counter()
         process = subprocess.Popen(
@@ -117,7 +129,9 @@ def measure(python: str, backend: str, code: str) -> tuple[float, float, float]:
         process.returncode = os.waitstatus_to_exitcode(status)
         if process.returncode:
             errors.seek(0)
-            raise RuntimeError(errors.read().decode(errors="replace")[-2000:])
+            message = errors.read().decode(errors="replace")[-2000:]
+            missing = "ModuleNotFoundError" in message
+            raise (ModuleNotFoundError if missing else RuntimeError)(message)
     return seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1000
 
 
@@ -137,18 +151,30 @@ def main(arguments: Sequence[str] | None = None) -> None:
     from benchmarks._fine_tuning_runs import weights_folder
 
     minilm = os.fspath(weights_folder())
-    with tempfile.TemporaryDirectory() as folder:
-        onnx = os.path.join(folder, "onnx")
-        # In a process of its own: a child's peak contains that of its parent when it forked.
-        code = EXPORT.format(folder=minilm, path=onnx)
-        subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
-        chosen = rows(minilm, flags.mpnet, onnx)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        text = os.fspath(ROOT / "docs" / "benchmarks.md")
+        shards = f"--output_dir={folder / 'shards'}"
+        # In processes of their own: a child's peak contains that of its parent when it forked.
+        for code in (
+            EXPORT.format(folder=minilm, path=os.fspath(folder / "onnx")),
+            program("prepare_corpus", f"--input={text}", f"--vocabulary={minilm}", shards),
+        ):
+            subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+        chosen = rows(minilm, flags.mpnet, folder)
         if flags.row:
             chosen = {n: row for n, row in chosen.items() if n.startswith(tuple(flags.row))}
         found: dict[str, list[tuple[float, float, float]]] = {name: [] for name in chosen}
         for turn in range(flags.rounds + 1):
-            for name, (group, backend, code) in chosen.items():
-                value = measure(pythons.get(group, sys.executable), backend, code)
+            for name in list(found):
+                group, backend, code = chosen[name]
+                code = code.replace("RUN", f"run{turn}")  # every run trains in a new folder
+                try:
+                    value = measure(pythons.get(group, sys.executable), backend, code)
+                except ModuleNotFoundError as error:
+                    print(f"{name} is left out: {str(error).strip().splitlines()[-1]}")
+                    del found[name]
+                    continue
                 if turn:  # the first round warms the file cache
                     found[name].append(value)
     base = None
