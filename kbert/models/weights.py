@@ -95,16 +95,16 @@ def set_arrays(
 def _copied(array: np.ndarray) -> Tensor:
     """Returns a tensor with a copy of the array, which may be a part of a file.
 
-    TensorFlow would copy an array twice, the second time to an address that its kernels require: a
-    multiple of 64 bytes. Here the first copy has such an address.
+    The copy has an address that TensorFlow and JAX can use: a multiple of 64 bytes. From any other
+    address both would copy again, and `keras.ops.copy` compiles a program per shape on JAX.
     """
-    if keras.backend.backend() != "tensorflow" or array.dtype.kind != "f" or not array.size:
-        return keras.ops.copy(array)
     room = np.empty(array.nbytes + _ALIGNMENT, np.uint8)
     start = -room.ctypes.data % _ALIGNMENT
     aligned = room[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
     aligned[...] = array
-    return tf.experimental.dlpack.from_dlpack(aligned.__dlpack__())
+    if keras.backend.backend() == "tensorflow" and array.size and array.dtype.kind == "f":
+        return tf.experimental.dlpack.from_dlpack(aligned.__dlpack__())  # else it copies any array
+    return keras.ops.convert_to_tensor(aligned)
 
 
 def _array(weight: keras.Variable, base: np.ndarray | None) -> np.ndarray:
