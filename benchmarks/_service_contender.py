@@ -7,7 +7,8 @@ kbert-serve does, until it is killed. Kinds:
 - `batched`: the same within `tf.nondifferentiable_batch_function`, TensorFlow's own batching;
 - `sentence-transformers`: its `encode` called for each request by itself;
 - `fastembed`: likewise its `embed`, on ONNX Runtime, a core for each of two requests: faster than
-  both cores for one.
+  both cores for one;
+- `infinity`: its engine for sentence-transformers, which makes batches of what waits.
 
 None has limits, checks, deadlines or reloads.
 """
@@ -16,6 +17,7 @@ import asyncio
 import os
 import socket
 import sys
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -78,11 +80,27 @@ def open_fastembed(folder: str) -> tuple[Answer, int]:
     return lambda texts: np.stack(list(model.embed(texts, batch_size=MOST))), cores
 
 
+def open_infinity(folder: str) -> tuple[Answer, int]:
+    from infinity_emb import AsyncEmbeddingEngine, EngineArgs
+
+    arguments = EngineArgs(model_name_or_path=folder, device="cpu", batch_size=MOST)
+    engine = AsyncEmbeddingEngine.from_args(arguments)
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, daemon=True).start()
+
+    def wait(work: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, loop).result()
+
+    wait(engine.astart())
+    return lambda texts: np.stack(wait(engine.embed(sentences=texts))[0]), 128
+
+
 OPENERS = {
     "alone": open_alone,
     "batched": open_batched,
     "sentence-transformers": open_sentence_transformers,
     "fastembed": open_fastembed,
+    "infinity": open_infinity,
 }
 
 

@@ -3,15 +3,16 @@
 - `speed`: connections that each send a sentence as soon as they have the vector of the one before:
   requests a second, and milliseconds that 50 and 99 of 100 take. Beside it the same SavedModel
   called for each request by itself, the same in TensorFlow's own batching, and
-  sentence-transformers on the same weights, and fastembed (ONNX Runtime) where a Python that has it
-  is given, each behind the same web server, in a process of its own. They take turns; each number
-  is the median of the rounds.
+  sentence-transformers on the same weights, and fastembed (ONNX Runtime) and infinity (torch) where
+  a Python that has them is given, each behind the same web server, in a process of its own. They
+  take turns; each number is the median of the rounds.
 - `soak`: minutes of load with everything that happens to a service at once: requests that are
   wrong, too large or broken off, a new version every 20 seconds. Reports answers that were not as
   they should be, and how memory grew, from the first quarter to the last.
 
 `python -m benchmarks.service [speed] [soak] [--data FOLDER] [--connections 1 8 32 128]
-[--seconds 10] [--rounds 3] [--minutes 10] [--contender NAME …] [--fastembed PYTHON]`
+[--seconds 10] [--rounds 3] [--minutes 10] [--contender NAME …] [--fastembed PYTHON]
+[--infinity PYTHON]`
 
 `--data` holds `glue/`, for SST-2's sentences; else a few of ours.
 """
@@ -42,7 +43,9 @@ from benchmarks._experiments import parser, print_table
 
 OURS = "kbert-serve"
 ONNX = {f"{OURS}, ONNX {precision}": precision for precision in ("float32", "int8")}
-CONTENDERS = (OURS, *ONNX, "alone", "batched", "sentence-transformers", "fastembed")
+# They run in a Python of their own, and need orjson, uvicorn and starlette there.
+ELSEWHERE = ("fastembed", "infinity")
+CONTENDERS = (OURS, *ONNX, "alone", "batched", "sentence-transformers", *ELSEWHERE)
 EXPORTS_EVERY = 20.0  # seconds, of the soak
 _HEADER_END = b"\r\n\r\n"
 
@@ -103,9 +106,9 @@ def start(
         folder = write_export(peer, ONNX[name]) if name in ONNX else path
         return Server(["pipelines.serve", f"--model=vectors={folder}", "--port=0", *more])
     command = ["benchmarks._service_contender", name]
-    if name == "fastembed":
+    if name in ELSEWHERE:
         assert python is not None
-        return Server([*command, write_onnx(peer)], python)
+        return Server([*command, write_onnx(peer) if name == "fastembed" else peer], python)
     return Server([*command, peer if name == "sentence-transformers" else path])
 
 
@@ -212,11 +215,15 @@ async def load(
 
 
 def check_equal(servers: dict[str, Server], texts: Sequence[str]) -> None:
-    """The vectors are the same everywhere, before anybody is timed."""
+    """The vectors' directions are the same everywhere, before anybody is timed.
+
+    infinity scales its vectors to length 1.
+    """
     body, found = json.dumps({"texts": texts}).encode(), {}
     for name, server in servers.items():
         with urllib.request.urlopen(f"{server.address}/embed", body) as answer:
-            found[name] = np.array(json.load(answer)["embeddings"])
+            vectors = np.array(json.load(answer)["embeddings"])
+            found[name] = vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
     first = next(iter(found.values()))
     for name, vectors in found.items():
         print(f"{name}: largest difference {np.abs(vectors - first).max():.1g}")
@@ -229,7 +236,7 @@ def speed(flags: Any, folder: Path) -> None:
     with contextlib.ExitStack() as stack:
         servers = {}
         for name in flags.contender:
-            servers[name] = start(name, path, peer, python=flags.fastembed)
+            servers[name] = start(name, path, peer, python=vars(flags).get(name))
             stack.callback(servers[name].end)
         compare(servers, texts, flags)
 
@@ -378,13 +385,13 @@ def main() -> None:
     arguments.add_argument("--rounds", type=int, default=3)
     arguments.add_argument("--minutes", type=float, default=10.0, help="of the soak")
     arguments.add_argument("--contender", nargs="+", choices=CONTENDERS, help="default: all")
-    arguments.add_argument("--fastembed", metavar="PYTHON", help="one that has it, and orjson")
+    for name in ELSEWHERE:
+        arguments.add_argument(f"--{name}", metavar="PYTHON", help="one that has it, and orjson")
     flags = arguments.parse_args()
-    if flags.fastembed is None and "fastembed" in (flags.contender or ()):
-        arguments.error("the contender fastembed needs --fastembed=PYTHON")
-    flags.contender = flags.contender or [
-        name for name in CONTENDERS if name != "fastembed" or flags.fastembed
-    ]
+    absent = {name for name in ELSEWHERE if vars(flags)[name] is None}
+    for name in absent.intersection(flags.contender or ()):
+        arguments.error(f"the contender {name} needs --{name}=PYTHON")
+    flags.contender = flags.contender or [name for name in CONTENDERS if name not in absent]
     names = flags.names or ["speed"]
     if unknown := set(names) - set(PARTS):
         arguments.error(f"names are {', '.join(PARTS)}. Received: {', '.join(sorted(unknown))}")
