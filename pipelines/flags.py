@@ -184,13 +184,14 @@ class RunOptions(Options):
         "one_device",
         help="mirrored: all GPUs of this machine. multi_worker: several machines, the same command "
         "on each (docs/cluster.md). tpu: set KERAS_BACKEND=jax. model_parallel: JAX, every layer "
-        "split over --model_devices.",
+        "split over --model_devices. fully_sharded: JAX, weights and the optimizer's state stored "
+        "in parts on all devices (docs/tpu.md).",
         choices=STRATEGIES,
     )
     model_devices: int | None = option(
         None,
-        help="With --strategy=model_parallel: number of devices that hold one model together; the "
-        "others share the batch.",
+        help="With --strategy=model_parallel or fully_sharded: number of devices that compute one "
+        "model together; the others share the batch.",
         at_least=1,
     )
 

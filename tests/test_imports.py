@@ -206,7 +206,8 @@ ORDER = {
         loading training
     """,
     "training": """
-        hosts layout optimization precision step
+        hosts layout optimization precision
+        step
         strategies
         run
     """,

@@ -45,14 +45,15 @@ class Settings(FitSettings):
         "one_device",
         help="mirrored: all GPUs of this machine; multi_worker: several hosts, each started with "
         "the same command (docs/cluster.md). tpu: set KERAS_BACKEND=jax. model_parallel: JAX, "
-        "every layer split over --model_devices.",
+        "every layer split over --model_devices. fully_sharded: JAX, weights and the optimizer's "
+        "state stored in parts on all devices (docs/tpu.md).",
         choices=STRATEGIES,
         changes_numbers=False,
     )
     model_devices: int | None = option(
         None,
-        help="With --strategy=model_parallel: number of devices that hold one model together; the "
-        "others share the batch.",
+        help="With --strategy=model_parallel or fully_sharded: number of devices that compute one "
+        "model together; the others share the batch.",
         at_least=1,
         changes_numbers=False,
     )

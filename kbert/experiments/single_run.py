@@ -88,7 +88,8 @@ def devices(name: str, model_devices: int | None = None) -> Strategy:
 
     Args:
         name: name of the strategy, see `kbert.training.strategies.make_strategy`.
-        model_devices: number of devices that a model is split over, for "model_parallel".
+        model_devices: number of devices that a model is split over; "model_parallel" requires it,
+            "fully_sharded" accepts it.
 
     Raises:
         ValueError: there is no such strategy, or the devices do not fit it.

@@ -1,5 +1,11 @@
-"""Gathers of tokens from a batch of sequences."""
+"""Gathers of tokens from a batch of sequences.
 
+On TensorFlow the tokens of all sequences become rows of one table, whose gather is fastest. On JAX
+each sequence is gathered from by itself: of one table the compiler would not know that a device
+needs only its own sequences, and would sum the results over all devices.
+"""
+
+import keras
 from keras import ops
 
 from kbert.core.types import Tensor
@@ -20,6 +26,8 @@ def gather_positions(sequence: Tensor, positions: Tensor) -> Tensor:
         >>> ops.convert_to_numpy(gather_positions(sequence, ops.array([[2, 0]]))).tolist()
         [[[4, 5], [0, 1]]]
     """
+    if keras.backend.backend() == "jax":
+        return ops.take_along_axis(sequence, ops.cast(positions, "int32")[:, :, None], axis=1)
     batch, length, width = ops.shape(sequence)
     rows = ops.cast(positions, "int32") + ops.arange(batch, dtype="int32")[:, None] * length
     return ops.take(ops.reshape(sequence, (-1, width)), rows, axis=0)
@@ -42,6 +50,8 @@ def gather_rows(x: Tensor | None, positions: Tensor) -> Tensor | None:
     """
     if x is None or x.shape[2] == 1:
         return x
+    if keras.backend.backend() == "jax":
+        return ops.take_along_axis(x, ops.cast(positions, "int32")[:, None, :, None], axis=2)
     batch, heads, length, width = ops.shape(x)
     if x.shape[0] == 1:  # one bias for all rows
         x = ops.broadcast_to(x, (ops.shape(positions)[0], heads, length, width))

@@ -12,10 +12,11 @@ import keras
 from kbert.core.devices import STRATEGIES
 from kbert.core.late import has_tensorflow, tf
 from kbert.core.types import MaybeNone, Tensors
-from kbert.training.layout import model_parallel
+from kbert.training.layout import FullySharded, model_parallel
 
 JaxEngine: TypeAlias = keras.distribution.DataParallel | keras.distribution.ModelParallel
 
+_ON_JAX = ("model_parallel", "fully_sharded")  # strategies that split weights
 _TIMEOUT_SECONDS = 30  # without a heartbeat, or waiting for other hosts at the end
 
 
@@ -104,11 +105,14 @@ def make_strategy(name: str = "one_device", model_devices: int | None = None) ->
     Args:
         name: `"one_device"`; `"mirrored"`, all GPUs of this host (its logical CPUs if it has no
             GPU); `"multi_worker"`, several hosts, each started with the same command; `"tpu"`, all
-            TPU cores; `"model_parallel"` (JAX), all devices, each model on `model_devices` of them.
+            TPU cores; `"model_parallel"` (JAX), all devices, each model on `model_devices` of them;
+            `"fully_sharded"` (JAX), all devices, each with a part of every weight and of the
+            optimizer's state, see `kbert.training.layout`.
             Hosts find each other by `TF_CONFIG` (TensorFlow), by
             `KERAS_DISTRIBUTION_JOB_ADDRESSES`, `_NUM_PROCESSES` and `_PROCESS_ID` (JAX), or by
             Slurm's variables.
-        model_devices: Number of devices that a model is split over.
+        model_devices: Number of devices that a model is split over; `"model_parallel"` requires it,
+            `"fully_sharded"` accepts it.
 
     Returns:
         The strategy.
@@ -124,17 +128,21 @@ def make_strategy(name: str = "one_device", model_devices: int | None = None) ->
     """
     if name not in STRATEGIES:
         raise ValueError(f"The strategy must be one of {STRATEGIES}. Received: {name!r}")
-    if (name == "model_parallel") != (model_devices is not None):
+    if name == "model_parallel" and model_devices is None:
         raise ValueError(
-            "model_devices, the devices of one model, requires the strategy model_parallel, and "
-            "vice versa. "
+            "The strategy model_parallel requires model_devices, the devices of one model. "
+            "Received: model_devices=None"
+        )
+    if name not in _ON_JAX and model_devices is not None:
+        raise ValueError(
+            f"model_devices requires one of the strategies {', '.join(_ON_JAX)}. "
             f"Received: strategy={name!r}, model_devices={model_devices}"
         )
     if keras.backend.backend() == "jax":
         return _on_jax(name, model_devices)
-    if model_devices is not None:
+    if name in _ON_JAX:
         raise ValueError(
-            "model_devices requires JAX: set KERAS_BACKEND=jax. "
+            f"The strategy {name} requires JAX: set KERAS_BACKEND=jax. "
             f"Received: KERAS_BACKEND={keras.backend.backend()}"
         )
     return _on_tensorflow(name)
@@ -221,7 +229,7 @@ def _on_jax(name: str, model_devices: int | None) -> Strategy:
 
     Args:
         name: name of the strategy.
-        model_devices: number of devices that each model is split over, for "model_parallel".
+        model_devices: number of devices that each model is split over; None = 1.
     """
     if name == "one_device":
         return Strategy(name=name, num_replicas=1, num_hosts=1, host_index=0, engine=None)
@@ -230,6 +238,8 @@ def _on_jax(name: str, model_devices: int | None) -> Strategy:
     devices = keras.distribution.list_devices()
     if name == "tpu" and not devices[0].startswith("tpu"):
         raise RuntimeError(f"JAX finds no TPU. Received: devices {devices}")
+    if name == "fully_sharded":
+        return _of_jax(name, FullySharded(devices, model_devices or 1))
     if model_devices is not None:
         return _of_jax(name, model_parallel(devices, model_devices))
     # Every host makes its own rows of the batch: nothing is left for Keras to shard.

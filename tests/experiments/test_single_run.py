@@ -139,8 +139,7 @@ def test_two_devices_learn_what_one_does(preset, mail, tmp_path):
 SPLIT = """
 import json, sys
 from kbert.experiments import Experiment, run
-preset, folder, mail, devices = sys.argv[1], sys.argv[2], json.loads(sys.argv[3]), sys.argv[4]
-split = {"strategy": "model_parallel", "model_devices": int(devices)} if devices != "0" else {}
+preset, folder, mail, split = sys.argv[1], sys.argv[2], *map(json.loads, sys.argv[3:5])
 experiment = Experiment("classify", preset=preset, train=mail, dev=mail)
 finish, parts = experiment.finish, []
 
@@ -167,8 +166,8 @@ def test_a_model_split_over_devices_learns_what_one_device_does(preset, mail, tm
         "PYTHONPATH": str(ROOT),
     }
 
-    def learn(devices):
-        arguments = (str(preset), str(tmp_path / devices), json.dumps(mail), devices)
+    def learn(name, **split):
+        arguments = (str(preset), str(tmp_path / name), json.dumps(mail), json.dumps(split))
         done = subprocess.run(
             [sys.executable, "-c", SPLIT, *arguments],
             capture_output=True,
@@ -178,7 +177,10 @@ def test_a_model_split_over_devices_learns_what_one_device_does(preset, mail, tm
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout.splitlines()[-1])
 
-    (*one, whole), (*split, parts) = learn("0"), learn("2")
-    assert split == pytest.approx(one, rel=1e-4)
+    *one, whole = learn("one")
     assert one[1] > 0.9
-    assert whole == 0 < parts
+    assert whole == 0
+    for name, settings in (("model_parallel", {"model_devices": 2}), ("fully_sharded", {})):
+        *split, parts = learn(name, strategy=name, **settings)
+        assert split == pytest.approx(one, rel=1e-4)
+        assert parts > 0

@@ -422,7 +422,7 @@ def test_how_long_must_be_said(call, data_dir, teacher):
         ("distilbert", ("--set=hidden_size=8",), 'init="random"'),
         ("distilbert", ("--labels=ham,spam,eggs",), "must be classes of the teacher.*'eggs' in"),
         ("tinybert-task", ("--layers=last", "--num_layers=3"), "at least as deep as the student"),
-        ("distilbert", ("--strategy=model_parallel",), "requires the strategy model_parallel"),
+        ("distilbert", ("--strategy=model_parallel",), "model_parallel requires model_devices"),
         ("distilbert", ("--strategy=tpu",), "This TensorFlow finds no TPU"),
     ],
 )

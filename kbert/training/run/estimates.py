@@ -96,9 +96,9 @@ def estimate(
             seconds.append(clock.seconds_per_step)
     on_accelerator = _accelerator_peak() is not None
     return Estimate(
-        weights=_bytes(task.variables),
-        slots=_bytes(task.optimizer.variables),
-        gradients=_bytes(task.trainable_variables),
+        weights=bytes_per_device(task.variables),
+        slots=bytes_per_device(task.optimizer.variables),
+        gradients=bytes_per_device(task.trainable_variables),
         peak=peak_memory(),
         on_accelerator=on_accelerator,
         seconds_per_step=tuple(seconds),
@@ -110,6 +110,22 @@ def peak_memory() -> int:
     """Returns the peak memory in bytes, of the first accelerator or, without one, the process."""
     peak = _accelerator_peak()
     return _process_peak() if peak is None else peak
+
+
+def bytes_per_device(variables: Iterable[keras.Variable]) -> int:
+    """Returns the bytes that variables take on one device, which may store only parts of them.
+
+    Example:
+        >>> bytes_per_device([keras.Variable([[1.0, 2.0]])])
+        8
+    """
+
+    def shape(variable: keras.Variable) -> Sequence[int]:
+        if keras.backend.backend() != "jax":
+            return variable.shape
+        return variable.value.sharding.shard_shape(variable.shape)
+
+    return sum(math.prod(shape(v)) * tf.as_dtype(v.dtype).size for v in variables)
 
 
 class _Clock(keras.callbacks.Callback):
@@ -124,10 +140,6 @@ class _Clock(keras.callbacks.Callback):
     def seconds_per_step(self) -> float:
         steps = zip(self.times[WARM_STEPS - 1 :], self.times[WARM_STEPS:], strict=False)
         return statistics.median(end - begin for begin, end in steps)
-
-
-def _bytes(variables: Iterable[keras.Variable]) -> int:
-    return sum(math.prod(v.shape) * tf.as_dtype(v.dtype).size for v in variables)
 
 
 def _accelerator_peak() -> int | None:

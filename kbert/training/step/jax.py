@@ -1,4 +1,9 @@
-"""The training step on JAX: a batch is one array over all devices; the compiler sums over them."""
+"""The training step on JAX: a batch is one array over all devices; the compiler sums over them.
+
+Weights that the devices store in parts (`kbert.training.layout.FullySharded`) are gathered for the
+forward pass, and again for the backward pass, so that none is kept whole in between. The sum of a
+weight's gradient over the devices is stored in parts.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +14,12 @@ from typing import Any
 import jax
 import keras
 from jax import numpy as jnp
+from jax.extend.core.primitives import sharding_constraint_p
 from keras import ops
 
 from kbert.core.late import has_tensorflow, tf
 from kbert.core.types import Tensor, Tensors
+from kbert.training.layout import FullySharded, whole
 from kbert.training.step.state import Replicas, only_features
 
 # Values of the weights, of other variables, of the optimizer (in training) and of the metrics.
@@ -142,11 +149,47 @@ def test_step(model: Any, state: _State, data: Any) -> tuple[dict[str, Tensor], 
 def _mapping(
     model: Any, trainable: Sequence[Tensor], frozen: Sequence[Tensor]
 ) -> list[tuple[keras.Variable, Tensor]]:
-    """Pairs the model's trained and other variables with values, for a `StatelessScope`."""
+    """Pairs the model's trained and other variables with values, for a `StatelessScope`.
+
+    Values that the devices store in parts are gathered.
+    """
+    trained, others = model.trainable_variables, model.non_trainable_variables
     return [
-        *zip(model.trainable_variables, trainable, strict=True),
-        *zip(model.non_trainable_variables, frozen, strict=True),
+        *zip(trained, _gathered(trained, trainable, _gather), strict=True),
+        *zip(others, _gathered(others, frozen, _whole), strict=True),
     ]
+
+
+def _gathered(
+    variables: Sequence[keras.Variable], values: Sequence[Tensor], gather: Callable
+) -> Sequence[Tensor]:
+    """Returns the values of variables; `gather` gathers those that the devices store in parts."""
+    distribution = keras.distribution.distribution()
+    if not isinstance(distribution, FullySharded):
+        return values
+    layouts = map(distribution.stored, variables)
+    return [
+        x if layout is None else gather(x, layout)
+        for x, layout in zip(values, layouts, strict=True)
+    ]
+
+
+def _whole(parts: Tensor, stored: jax.sharding.NamedSharding) -> Tensor:
+    """Returns the whole array of parts in the layout `stored`."""
+    return jax.lax.with_sharding_constraint(parts, whole(stored))
+
+
+# Like `_whole`. Without a rule of its own the gradient would be summed whole on every device.
+_gather = jax.custom_vjp(_whole, nondiff_argnums=(1,))
+_gather.defvjp(
+    lambda parts, stored: (_whole(parts, stored), None),
+    lambda stored, _, gradient: (jax.lax.with_sharding_constraint(gradient, stored),),
+)
+
+
+def _is_saved(primitive: Any, *_: Any, **__: Any) -> bool:
+    """Whether the backward pass may read an operation's result again: not a gathered weight."""
+    return primitive is not sharding_constraint_p
 
 
 def _gradients(
@@ -177,13 +220,20 @@ def _gradients(
     def loss(
         trainable: list[Tensor], frozen: list[Tensor], part: Tensors
     ) -> tuple[Tensor, tuple[Tensor, list[Tensor]]]:
-        mapping = _mapping(model, trainable, frozen) + optimizer_mapping
-        with keras.StatelessScope(mapping) as scope:
+        mapping = _mapping(model, trainable, frozen)
+        with keras.StatelessScope(mapping + optimizer_mapping) as scope:
             losses, metrics = model._training_terms(part)
             total = model._total_loss(losses, denominators)
-        frozen = [scope.get_current_value(v) for v in model.non_trainable_variables]
+        before = [value for _, value in mapping[len(trainable) :]]
+        after = [scope.get_current_value(v) for v in model.non_trainable_variables]
+        frozen = [  # the parts of a weight that was only read
+            value if new is old else new
+            for value, old, new in zip(frozen, before, after, strict=True)
+        ]
         return total, (model._pairs(losses, metrics), frozen)
 
+    if isinstance(keras.distribution.distribution(), FullySharded):
+        loss = jax.checkpoint(loss, policy=_is_saved)
     differentiate = jax.grad(loss, has_aux=True)
     if model.micro_batches == 1:
         gradients, (pairs, frozen) = differentiate(trainable, frozen, batch)
