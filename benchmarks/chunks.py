@@ -3,12 +3,15 @@
 `attention`: one Transformer block of BERT-base's width on one long sequence, with dropout.
 `losses`: the cross entropy of so many tokens over GPT's width and 37,000 entries, with the
 gradients of the hidden states and of the token table.
+`masked`: a pretraining step, without the update, of four layers of width 256 with XLM-R's 250,002
+entries, on 16 rows of so many tokens of which 15 % are predicted.
 
 Forward and backward, in a graph. Every measurement is a process of its own, whole and chunks in
-turn, round after round. Seconds are CPU seconds of all threads, the fastest of three steps, then
+turn, round after round. A chunk has so many queries or predicted tokens.
+Seconds are CPU seconds of all threads, the fastest of three steps, then
 the median of the rounds; memory is the peak above that of the loaded process, the highest of the
-rounds. `python -m benchmarks.chunks attention|losses [--rounds 3] [--lengths 512 1024 2048 4096]
-[--sizes 128 256] [--dtype float32]`.
+rounds. `python -m benchmarks.chunks attention|losses|masked [--rounds 3]
+[--lengths 512 1024 2048 4096] [--sizes 128 256] [--dtype float32]`.
 """
 
 import argparse
@@ -27,6 +30,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 STEPS = 3
 WIDTH, ENTRIES = 768, 37_000
+MASKED_ROWS, XLMR_ENTRIES = 16, 250_002
 
 
 def attention(length: int, size: int, dtype: str) -> tuple[Callable, Any]:
@@ -74,9 +78,9 @@ def losses(length: int, size: int, dtype: str) -> tuple[Callable, Any]:
     import tensorflow as tf
 
     from kbert.layers.token_embeddings import TokenOutput
-    from kbert.tasks import token_losses
+    from kbert.tasks.token_losses import token_losses
 
-    token_losses.MAX_LOGITS = (size or length) * ENTRIES
+    set_chunk(size or length)
     rng = np.random.default_rng(0)
     table = tf.Variable(rng.normal(0, 0.02, (ENTRIES, WIDTH)), dtype=tf.float32)
     labels = tf.constant(rng.integers(0, ENTRIES, (1, length)), tf.int32)
@@ -86,16 +90,58 @@ def losses(length: int, size: int, dtype: str) -> tuple[Callable, Any]:
     def step(x):
         with tf.GradientTape() as tape:
             tape.watch(x)
-            found = token_losses.token_losses(
-                TokenOutput(x, table), labels, weights, smoothing=0.0, training=True
-            )
+            found = token_losses(TokenOutput(x, table), labels, weights, training=True)
             total = found.smoothed[0] / found.smoothed[1]
-        return total, found.accuracy[0], tape.gradient(total, [x, table])
+        return total, found.accuracy()[0], tape.gradient(total, [x, table])
 
     return step, tf.cast(tf.constant(rng.normal(size=(1, length, WIDTH))), dtype)
 
 
-PARTS = {"attention": attention, "losses": losses}
+def masked(length: int, size: int, dtype: str) -> tuple[Callable, Any]:
+    """A step of masked-LM pretraining, and its token ids; a size of 0 = all logits."""
+    import numpy as np
+    import tensorflow as tf
+
+    import kbert
+
+    places = -(-15 * length // 100)
+    set_chunk(size or MASKED_ROWS * places)
+    config = kbert.EncoderConfig(
+        **{"vocabulary_size": XLMR_ENTRIES, "hidden_size": 256, "num_layers": 4, "num_heads": 4},
+        **{"intermediate_size": 1024, "max_positions": length, "pooler_activation": None},
+    )
+    tokenizer = kbert.WordPieceTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"])
+    encoder = kbert.Encoder(config, dtype=dtype)
+    task = kbert.tasks.Pretraining(encoder, tokenizer, next_sentence=False)
+    weights = [weight.value for weight in task.trainable_weights]
+    rng = np.random.default_rng(0)
+    positions = rng.permuted(np.tile(np.arange(length), (MASKED_ROWS, 1)), axis=1)
+    batch = {
+        "padding_mask": tf.ones((MASKED_ROWS, length), tf.int32),
+        "mask_positions": tf.constant(positions[:, :places], tf.int32),
+        "mask_ids": tf.constant(rng.integers(0, XLMR_ENTRIES, (MASKED_ROWS, places)), tf.int32),
+        "mask_weights": tf.ones((MASKED_ROWS, places)),
+    }
+
+    @tf.function
+    def step(ids):
+        with tf.GradientTape() as tape:
+            losses, metrics = task.loss_terms({**batch, "token_ids": ids}, training=True)
+            total = losses["mlm_loss"][0] / losses["mlm_loss"][1]
+        gradients = tape.gradient(total, weights)
+        return total, metrics["mlm_accuracy"][0], list(map(tf.convert_to_tensor, gradients))
+
+    return step, tf.constant(rng.integers(5, XLMR_ENTRIES, (MASKED_ROWS, length)), tf.int32)
+
+
+def set_chunk(tokens: int) -> None:
+    """Sets the most tokens whose logits are computed together."""
+    from kbert.layers import token_embeddings
+
+    token_embeddings.MAX_LOGITS, token_embeddings.MIN_TOKENS = 0, tokens
+
+
+PARTS = {"attention": attention, "losses": losses, "masked": masked}
 
 
 def measure(part: str, length: int, size: int, dtype: str) -> dict[str, float]:

@@ -41,7 +41,7 @@ from kbert.data.masking.schemes import max_predictions
 from kbert.layers import causal_bias
 from kbert.models.blocks import post_norm_block
 from kbert.models.parts import Part
-from kbert.tasks.losses import accuracy, cross_entropy
+from kbert.tasks.token_losses import token_losses
 from kbert.training import AdamW
 
 FULL_SIZE_BATCHES, FULL_SIZE_LENGTH, FULL_SIZE_STEPS = (2, 8), 128, 5
@@ -454,9 +454,10 @@ class NextToken(kbert.tasks.Pretraining):
         sequence = self.encode({**batch, "token_ids": ids}, training)["sequence"]
         rows, length = ops.shape(ids)
         places = ops.broadcast_to(ops.arange(length - 1), (rows, length - 1))
-        logits = self.masked_lm(sequence, places)
-        answer = (logits, ids[:, 1:], batch["padding_mask"][:, 1:])
-        return {"mlm_loss": cross_entropy(*answer)}, {"mlm_accuracy": accuracy(*answer)}
+        output = self.masked_lm.token_output(sequence, places)
+        answer = (output, ids[:, 1:], batch["padding_mask"][:, 1:])
+        found = token_losses(*answer, training=training)
+        return {"mlm_loss": found.smoothed}, {"mlm_accuracy": found.accuracy()}
 
 
 def unmasked(batch: dict[str, Any]) -> Any:

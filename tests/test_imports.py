@@ -122,7 +122,8 @@ ORDER = {
     """,
     "heads": """
         discriminator linear token_features
-        masked_lm span_boundary
+        masked_lm
+        span_boundary
     """,
     "hub": """
         archive snapshot
@@ -140,9 +141,9 @@ ORDER = {
     """,
     "layers": """
         bias chunks fused gather highway ids mean_max_pooling scalar_mix scan slots
-            text_preprocessor word_softmax
+            text_preprocessor
         activations chunked_attention dropout positions recompute token_embeddings
-        character_cnn dense normalization recurrence
+        character_cnn dense normalization recurrence word_softmax
         adaptive attention bidirectional_lstm block embeddings feed_forward
         relative_bias
     """,

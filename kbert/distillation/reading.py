@@ -8,6 +8,7 @@ import keras
 from keras import ops
 
 from kbert.core.types import Tensor, Tensors
+from kbert.layers.token_embeddings import whole_logits
 from kbert.models import capturing
 from kbert.tasks import EncoderTask
 from kbert.tasks.encoder_task import input_names
@@ -72,7 +73,7 @@ def read(
     logits = {}
     with capturing(task.encoder, **returned) as captured:
         if heads:
-            logits = task(batch, training=training)
+            logits = whole_logits(task(batch, training=training))
         else:
             rows = _encoder_rows(batch, input_names(task.encoder))
             task.encode(rows, training=training)

@@ -145,8 +145,10 @@ class MaskedLMHead(TokenLogits):
         table = super()._output_table
         return table if self.columns is None else ops.concatenate([table, self.columns], axis=1)
 
-    def token_output(self, sequence: Tensor) -> TokenOutput:
-        """Returns what the logits of hidden states (B, P, H) are the product of."""
+    def token_output(self, sequence: Tensor, mask_positions: Tensor | None = None) -> TokenOutput:
+        """Returns what the logits are the product of; the arguments are those of `call`."""
+        if mask_positions is not None:
+            sequence = gather_positions(sequence, mask_positions)
         # (B, P, E), or (B, P, H)
         hidden = sequence if self.untied else self.norm(self.transform(sequence))
         return super().token_output(hidden)
@@ -162,6 +164,4 @@ class MaskedLMHead(TokenLogits):
         Returns:
             Logits (B, P, V), float32.
         """
-        if mask_positions is not None:
-            sequence = gather_positions(sequence, mask_positions)
-        return super().call(sequence)
+        return self.token_output(sequence, mask_positions).logits()

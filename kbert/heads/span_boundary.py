@@ -11,8 +11,10 @@ from keras import ops
 
 from kbert.configs.encoder import EncoderConfig
 from kbert.core.types import Shape, Tensor
+from kbert.heads.masked_lm import TokenLogits
 from kbert.layers import Dense, LayerNorm
 from kbert.layers.gather import gather_positions
+from kbert.layers.token_embeddings import TokenOutput
 
 # Maximum number of tokens predicted in a span, and the width of their position embeddings:
 # `--max-pair-targets` and `--pair-positional-embedding-size` of facebookresearch/SpanBERT's README.
@@ -20,7 +22,7 @@ MAX_TARGETS = 15
 PLACE_WIDTH = 200
 
 
-class SpanBoundaryHead(keras.layers.Layer):
+class SpanBoundaryHead(TokenLogits):
     """Logits of a masked token from the tokens around its span and its position in the span.
 
     Two dense layers with activation and normalisation on [x_{s-1}; x_{e+1}; p_{i-s+1}], then a
@@ -50,10 +52,10 @@ class SpanBoundaryHead(keras.layers.Layer):
         name: str = "span_boundary",
         **kwargs: Any,
     ) -> None:
-        super().__init__(name=name, **kwargs)
-        self.config = config
-        # Inside a function, so that Keras does not count and save the encoder's table twice.
-        self._embedding_table = lambda: embedding_table
+        super().__init__(config, embedding_table, name, **kwargs)
+
+    def _make_layers(self) -> None:
+        config = self.config
         self.dense_layers, self.norms = [], []
         for order, width in (("first", config.hidden_size), ("second", config.embedding_width)):
             self.dense_layers.append(
@@ -67,7 +69,6 @@ class SpanBoundaryHead(keras.layers.Layer):
             )
             epsilon = config.layer_norm_epsilon
             self.norms.append(LayerNorm(epsilon, dtype=self.dtype_policy, name=f"{order}_norm"))
-        self.build()
 
     def build(self, *shapes: Shape) -> None:
         self.places = self.add_weight(
@@ -75,19 +76,29 @@ class SpanBoundaryHead(keras.layers.Layer):
             shape=(MAX_TARGETS, PLACE_WIDTH),
             initializer=keras.initializers.TruncatedNormal(stddev=self.config.initializer_range),
         )
-        self.bias = self.add_weight(
-            name="bias",
-            shape=(self.config.vocabulary_size,),
-            initializer="zeros",
-            autocast=False,
-        )
+        super().build()
         width = 2 * self.config.hidden_size + PLACE_WIDTH
         for dense, norm in zip(self.dense_layers, self.norms, strict=True):
             dense.build((None, None, width))
             width = dense.units
             norm.build((None, None, width))
 
-    def call(
+    def token_output(  # type: ignore[override]  # it also reads the tokens around the span
+        self, sequence: Tensor, mask_positions: Tensor, span_starts: Tensor, span_ends: Tensor
+    ) -> TokenOutput:
+        """Returns what the logits are the product of; the arguments are those of `call`."""
+        last = ops.shape(sequence)[1] - 1
+        span_starts = ops.cast(span_starts, "int32")
+        left = gather_positions(sequence, ops.maximum(span_starts - 1, 0))
+        right = gather_positions(sequence, ops.minimum(ops.cast(span_ends, "int32") + 1, last))
+        place = place_in_span(mask_positions, span_starts)
+        place = ops.take(self.places, ops.clip(place, 0, MAX_TARGETS - 1), axis=0)
+        x = ops.concatenate([left, right, ops.cast(place, left.dtype)], axis=-1)  # (B, P, 2H + D)
+        for dense, norm in zip(self.dense_layers, self.norms, strict=True):
+            x = norm(dense(x))
+        return super().token_output(x)  # x is (B, P, E)
+
+    def call(  # type: ignore[override]  # as `token_output`
         self, sequence: Tensor, mask_positions: Tensor, span_starts: Tensor, span_ends: Tensor
     ) -> Tensor:
         """Returns the logits of the tokens at the masked positions.
@@ -102,19 +113,7 @@ class SpanBoundaryHead(keras.layers.Layer):
             Logits (B, P, V), float32. A token after the first `MAX_TARGETS` of its span gets the
             position embedding of the last of these; the loss leaves it out.
         """
-        last = ops.shape(sequence)[1] - 1
-        span_starts = ops.cast(span_starts, "int32")
-        left = gather_positions(sequence, ops.maximum(span_starts - 1, 0))
-        right = gather_positions(sequence, ops.minimum(ops.cast(span_ends, "int32") + 1, last))
-        place = place_in_span(mask_positions, span_starts)
-        place = ops.take(self.places, ops.clip(place, 0, MAX_TARGETS - 1), axis=0)
-        x = ops.concatenate([left, right, ops.cast(place, left.dtype)], axis=-1)  # (B, P, 2H + D)
-        for dense, norm in zip(self.dense_layers, self.norms, strict=True):
-            x = norm(dense(x))
-        batch, num_positions, width = ops.shape(x)  # (B, P, E)
-        x = ops.cast(ops.reshape(x, (-1, width)), "float32")  # as in MaskedLMHead
-        logits = ops.matmul(x, ops.transpose(self._embedding_table())) + self.bias
-        return ops.reshape(logits, (batch, num_positions, self.config.vocabulary_size))
+        return self.token_output(sequence, mask_positions, span_starts, span_ends).logits()
 
 
 def place_in_span(mask_positions: Tensor, span_starts: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ Shapes: `...` any leading axes, `H` hidden width, `V` vocabulary, `C` clusters a
 """
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import keras
@@ -22,6 +22,7 @@ from keras import ops
 from kbert.core.types import Shape, Tensor
 from kbert.layers.dense import kernel_initializer
 from kbert.layers.ids import take_rows, whole_numbers
+from kbert.layers.token_embeddings import TokenOutput
 
 
 class AdaptiveEmbeddings(keras.layers.Layer):
@@ -125,8 +126,8 @@ class AdaptiveSoftmax(keras.layers.Layer):
         >>> embeddings.build()
         >>> softmax = AdaptiveSoftmax(embeddings)
         >>> x = ops.ones((2, 8))
-        >>> tuple(softmax(x).shape), tuple(softmax.losses(x, ops.array([1, 9])).shape)
-        ((2, 10), (2,))
+        >>> tuple(softmax(x).shape)
+        (2, 10)
         >>> bool(ops.all(ops.abs(ops.sum(ops.exp(softmax(x)), -1) - 1) < 1e-5))
         True
     """
@@ -174,64 +175,52 @@ class AdaptiveSoftmax(keras.layers.Layer):
         Returns:
             (..., V) float32.
         """
-        head, tails = self._clusters(x)
+        head, *tails = (ops.log_softmax(y.logits(), axis=-1) for y in self._softmaxes(x))
         size = self.bounds[1]
         parts = [head[..., :size]]
         for n, tail in enumerate(tails, 1):
             parts.append(tail + head[..., size + n - 1 : size + n])
         return ops.concatenate(parts, axis=-1)
 
-    def losses(self, x: Tensor, targets: Tensor) -> Tensor:
-        """Returns minus the log-probability of each target, without joining the clusters' scores.
+    def token_outputs(
+        self, x: Tensor, targets: Tensor
+    ) -> Iterator[tuple[TokenOutput, Tensor, Tensor]]:
+        """Yields the softmaxes whose cross entropies add up to minus the targets' log-probability.
 
         Args:
             x: (..., H).
             targets: (...) integers below V.
 
-        Returns:
-            (...) float32.
+        Yields:
+            For each softmax what its logits are the product of; its labels (...); and (...) 1 where
+            it counts, else 0. The first counts everywhere, that of a cluster for its entries.
         """
-        head, tails = self._clusters(x)
         targets, size = ops.cast(targets, "int32"), self.bounds[1]
-        total = -_picked(head, ops.clip(targets, 0, size - 1)) * _inside(targets, 0, size)
-        for n, tail in enumerate(tails, 1):
-            begin, end = self.bounds[n], self.bounds[n + 1]
-            log_probability = _picked(tail, ops.clip(targets - begin, 0, end - begin - 1))
-            total = total - (log_probability + head[..., size + n - 1]) * _inside(
-                targets, begin, end
-            )
-        return total
+        head, *tails = self._softmaxes(x)
+        labels, clusters = targets, itertools.pairwise(self.bounds[1:])
+        inside = []
+        for n, (begin, end) in enumerate(clusters):
+            labels = ops.where(targets >= begin, size + n, labels)
+            is_inside = ops.cast((targets >= begin) & (targets < end), "float32")
+            inside.append((ops.clip(targets - begin, 0, end - begin - 1), is_inside))
+        yield head, labels, ops.ones_like(targets, "float32")
+        for tail, answer in zip(tails, inside, strict=True):
+            yield tail, *answer
 
-    def _clusters(self, x: Tensor) -> tuple[Tensor, list]:
-        """Returns the log-probabilities of x (..., H) in two parts, float32.
+    def _softmaxes(self, x: Tensor) -> list[TokenOutput]:
+        """Returns what the logits of each softmax are the product of, for x (..., H).
 
-        The first part is a tensor (..., n + C) over the n entries of the first cluster and the C
-        other clusters. The second is a list of C tensors (..., n) over the entries of each of
-        these, given the cluster.
+        The first is over the n entries of the first cluster and the C other clusters. The others
+        are over the entries of each of these, given the cluster.
         """
         embeddings, x = self._embeddings(), ops.cast(x, "float32")
-        head = self._logits(x, 0, self.projection)
-        tails = []
-        if self.cluster is not None:
-            narrow = x if self.projection is None else ops.matmul(x, ops.transpose(self.projection))
-            clusters = ops.matmul(narrow, ops.transpose(self.cluster)) + self.cluster_bias
-            head = ops.concatenate([head, clusters], axis=-1)
-            for n in range(1, len(self.bounds) - 1):
-                projection = embeddings.projections[n] if embeddings.projects else None
-                tails.append(ops.log_softmax(self._logits(x, n, projection), axis=-1))
-        return ops.log_softmax(head, axis=-1), tails
-
-    def _logits(self, x: Tensor, n: int, projection: Any) -> Tensor:
-        if projection is not None:
-            x = ops.matmul(x, ops.transpose(projection))
-        table = self._embeddings().tables[n]
-        bias = self.bias[self.bounds[n] : self.bounds[n + 1]]
-        return ops.matmul(x, ops.transpose(table)) + bias
-
-
-def _picked(x: Tensor, columns: Tensor) -> Tensor:
-    return ops.take_along_axis(x, columns[..., None], axis=-1)[..., 0]
-
-
-def _inside(x: Tensor, begin: int, end: int) -> Tensor:
-    return ops.cast((x >= begin) & (x < end), "float32")
+        outputs = []
+        for n, table in enumerate(embeddings.tables):
+            projection = embeddings.projections[n] if embeddings.projects and n else self.projection
+            rows = x if projection is None else ops.matmul(x, ops.transpose(projection))
+            bias = self.bias[self.bounds[n] : self.bounds[n + 1]]
+            if n == 0 and self.cluster is not None:
+                table = ops.concatenate([table, self.cluster])
+                bias = ops.concatenate([bias, self.cluster_bias])
+            outputs.append(TokenOutput(rows, table, bias))
+        return outputs

@@ -8,9 +8,13 @@ from typing import Any, NamedTuple
 import keras
 from keras import ops
 
-from kbert.core.types import Shape, Tensor
+from kbert.core.types import Shape, Tensor, Tensors
 from kbert.layers.ids import take_rows, whole_numbers
 from kbert.layers.slots import Editable
+
+# Most logits of a chunk, 64 MB, but at least of so many tokens: each chunk adds to the gradient of
+# the table, which takes as long as the products of about 20 tokens (`benchmarks.chunks masked`).
+MAX_LOGITS, MIN_TOKENS = 2**24, 256
 
 
 class TokenEmbeddings(Editable):
@@ -83,7 +87,20 @@ class TokenOutput(NamedTuple):
     def logits(self) -> Tensor:
         """Returns the logits (…, V) float32."""
         logits = tied_logits(self.rows, self.table)
-        return logits if self.bias is None else logits + self.bias
+        return logits if self.bias is None else ops.add(logits, self.bias)
+
+
+def whole_logits(outputs: Tensors) -> dict[str, Any]:
+    """Returns a model's outputs by name, with the logits of each `TokenOutput` among them."""
+    return {k: x.logits() if isinstance(x, TokenOutput) else x for k, x in outputs.items()}
+
+
+def tokens_of_chunk(entries: int) -> int:
+    """Returns how many tokens have their logits over `entries` of a vocabulary computed together.
+
+    Training computes the logits of more tokens in chunks, see `kbert.tasks.token_losses`.
+    """
+    return max(MAX_LOGITS // entries, MIN_TOKENS)
 
 
 def tied_logits(x: Tensor, table: Tensor) -> Tensor:

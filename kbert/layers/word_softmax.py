@@ -10,6 +10,7 @@ import keras
 from keras import ops
 
 from kbert.core.types import Shape, Tensor
+from kbert.layers.token_embeddings import TokenOutput
 
 # Replaces logits that must not count. Not infinity: if all negatives equal the target, the gradient
 # of the log-sum-exp would be NaN.
@@ -63,10 +64,11 @@ class WordSoftmax(keras.layers.Layer):
         Returns:
             (..., V), float32.
         """
-        *leading, width = ops.shape(x)
-        x = ops.reshape(ops.cast(x, "float32"), (-1, width))
-        logits = ops.matmul(x, ops.transpose(self.kernel)) + self.bias
-        return ops.reshape(logits, (*leading, self.vocabulary_size))
+        return self.token_output(x).logits()
+
+    def token_output(self, x: Tensor) -> TokenOutput:
+        """Returns what `call` multiplies, for losses that compute logits in chunks."""
+        return TokenOutput(x, self.kernel, self.bias)
 
     def sampled(
         self,

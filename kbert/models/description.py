@@ -229,7 +229,7 @@ def family_table(names: Iterable[str] = CHOICES) -> str:
 
     Example:
         >>> print(family_table(["bert-tiny"]).splitlines()[-1])
-        | `bert-tiny` | 2 | 128 | 2 | 30,522 wordpiece | 4.4 M | 0.6 GiB |
+        | `bert-tiny` | 2 | 128 | 2 | 30,522 wordpiece | 4.4 M | 0.5 GiB |
     """
     lines = [
         "| model | layers | width | heads | vocabulary | parameters | to train 32 × 128 |",

@@ -19,6 +19,7 @@ from kbert.configs.reformer import LSH, ReformerConfig
 from kbert.configs.seq2seq import Seq2SeqConfig
 from kbert.core.devices import PRECISIONS
 from kbert.layers import fused
+from kbert.layers.token_embeddings import tokens_of_chunk
 
 _FULL = 4  # bytes of a float32
 
@@ -55,7 +56,8 @@ class TrainingMemory:
         moments: slots of the optimizer for each weight.
         activations: tensors that the forward pass keeps for the backward pass, and the work space
             of one layer.
-        logits: logits of the masked-LM head or of the targets, their softmax and gradient.
+        logits: logits of the masked-LM head or of the targets, their softmax and gradient; those of
+            one chunk of tokens where losses are computed in chunks.
         compiled: memory of XLA for the compiled functions of a step (`kbert.layers.fused`, AdamW).
     """
 
@@ -132,7 +134,7 @@ def estimate_memory(
         gradients=_FULL * (trained + table),
         moments=_FULL * trained * optimizer_slots,
         activations=kept_bytes + work,
-        logits=_FULL * _LOGITS * masked * config.vocabulary_size,
+        logits=logits_memory(masked, config.vocabulary_size, config.embedding_width, _LOGITS),
         compiled=compiled_memory(config.hidden_size, 16 * config.num_blocks + 14),
     )
 
@@ -156,6 +158,19 @@ def check_step(
                 f"`{name}` must be between 1 and {config.max_positions} (the model's "
                 f"max_positions). Received: {length}"
             )
+
+
+def logits_memory(tokens: int, entries: int, width: int, tensors: int) -> int:
+    """Returns the bytes of the logits of `tokens` over `entries`, with their gradients.
+
+    There are `tensors` of their size, for all tokens or for one chunk of them at a time. Each chunk
+    also has the product that it adds to the gradient of the table, which is `width` wide.
+    """
+    size = tokens_of_chunk(entries)
+    if tokens <= size:
+        return _FULL * tensors * tokens * entries
+    size = -(-tokens // -(-tokens // size))
+    return _FULL * entries * (tensors * size + width)
 
 
 def compiled_memory(width: int, num_weights: int) -> int:

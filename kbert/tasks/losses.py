@@ -99,41 +99,6 @@ def z_loss(logits: Any, weights: Any) -> Pair:
     return ops.sum(ops.square(ops.logsumexp(logits, axis=-1)) * weights), ops.sum(weights)
 
 
-def smoothed_cross_entropy(
-    logits: Any, labels: Any, weights: Any, smoothing: float
-) -> tuple[Pair, Pair]:
-    """Cross entropy with label smoothing, and without.
-
-    The smoothed labels are (1 - smoothing) · one-hot + smoothing / C (Szegedy et al. 2015, section
-    7, https://arxiv.org/abs/1512.00567). They are never materialised: the smoothed cross entropy is
-    the plain one plus smoothing · (logit of the label - mean of the logits).
-
-    Args:
-        logits: (..., C).
-        labels: (...) integers in [0, C).
-        weights: (...), 0 where there is nothing to predict.
-        smoothing: share that is spread over all C classes, at least 0 and below 1.
-
-    Returns:
-        Two pairs of float32 scalars (sum of weight · loss, sum of weights): smoothed and plain.
-
-    Example:
-        >>> import numpy as np
-        >>> smoothed, plain = smoothed_cross_entropy(np.zeros((1, 4)), [1], [1.0], 0.1)
-        >>> [round(float(x / np.log(4)), 3) for x in (smoothed[0], plain[0])]
-        [1.0, 1.0]
-    """
-    logits, weights = ops.cast(logits, "float32"), ops.cast(weights, "float32")
-    labels = ops.cast(labels, "int32")
-    plain = ops.sparse_categorical_crossentropy(labels, logits, from_logits=True)
-    smoothed = plain
-    if smoothing:  # without it, gradients of zeros would be as large as the logits
-        of_label = ops.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
-        smoothed = plain + smoothing * (of_label - ops.mean(logits, axis=-1))
-    count = ops.sum(weights)
-    return (ops.sum(smoothed * weights), count), (ops.sum(plain * weights), count)
-
-
 def accuracy(logits: Any, labels: Any, weights: Any) -> Pair:
     """Counts how often the largest of the logits (…, C) is the label (…), with weights (…).
 

@@ -31,6 +31,19 @@ def test_parts_of_a_small_model():
     )
 
 
+def test_of_many_predictions_the_logits_of_one_chunk_count():
+    def logits(rows):
+        return describe(tiny_config(vocabulary_size=100_000)).training_memory(rows, 24).logits
+
+    assert logits(51) == 3 * 4 * 255 * 100_000  # five predictions in a row
+    # 515 tokens in three chunks, and the product that each adds to the gradient of the table.
+    assert logits(103) == 4 * 100_000 * (3 * 172 + 16)
+    # Labels and smoothing of an encoder-decoder: 600 targets.
+    config = seq2seq(vocabulary_size=100_000, hidden_size=16)
+    found = describe(config).training_memory(6, 10, 100, label_smoothing=0.1)
+    assert found.logits == 4 * 100_000 * (9 * 200 + 16)
+
+
 def test_what_changes_activations():
     def activations(precision="float32", **changes):
         config = tiny_config(intermediate_size=64, **changes)

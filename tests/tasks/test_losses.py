@@ -3,7 +3,8 @@ import numpy as np
 import pytest
 from keras import ops
 
-from kbert.tasks.losses import accuracy, cross_entropy, smoothed_cross_entropy
+from kbert.tasks.losses import accuracy, cross_entropy
+from kbert.tasks.token_losses import token_losses
 
 RNG = np.random.default_rng(0)
 LOGITS = RNG.normal(size=(3, 4, 7)).astype("float32")
@@ -59,7 +60,8 @@ def test_smoothed_cross_entropy_is_that_of_smoothed_labels(smoothing):
     log_probabilities = x - np.log(np.exp(x).sum(-1, keepdims=True))
     one_hot = np.eye(7)[LABELS]
     labels = (1 - smoothing) * one_hot + smoothing / 7
-    pairs = smoothed_cross_entropy(x.astype("float32"), LABELS, WEIGHTS, smoothing)
+    found = token_losses(x.astype("float32"), LABELS, WEIGHTS, training=True, smoothing=smoothing)
+    pairs = found.smoothed, found.plain()
     for (loss, count), share in zip(pairs, (labels, one_hot), strict=True):
         want = -(share * log_probabilities).sum(-1)
         assert float(loss) == pytest.approx((want * WEIGHTS).sum(), rel=1e-5)

@@ -8,7 +8,13 @@ counted in the graph.
 from kbert.configs.seq2seq import Seq2SeqConfig
 from kbert.core.devices import PRECISIONS
 from kbert.layers import fused
-from kbert.models.memory import TrainingMemory, check_step, compiled_memory, layer_memory
+from kbert.models.memory import (
+    TrainingMemory,
+    check_step,
+    compiled_memory,
+    layer_memory,
+    logits_memory,
+)
 
 _FULL = 4  # bytes of a float32
 # Tensors (B, T, V): logits, their softmax and the gradient; with label smoothing also the gradients
@@ -77,7 +83,9 @@ def estimate_seq2seq_memory(
         gradients=_FULL * (trained + (uses - tables) * config.hidden_size),
         moments=_FULL * trained * optimizer_slots,
         activations=kept + work,
-        logits=_FULL * logits * batch_size * target_length * config.target_rows,
+        logits=logits_memory(
+            batch_size * target_length, config.target_rows, config.hidden_size, logits
+        ),
         compiled=compiled_memory(config.hidden_size, _count_tensors(config)),
     )
 

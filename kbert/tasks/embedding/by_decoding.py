@@ -13,10 +13,10 @@ import numpy as np
 from keras import ops
 
 from kbert.core.protocols import TokenizerLike
-from kbert.core.types import PathLike, Tensor, Tensors
+from kbert.core.types import PathLike, Tensor, Tensors, Terms
 from kbert.data.tables.rows import Rows
 from kbert.data.tables.table import Table
-from kbert.layers.token_embeddings import tied_logits
+from kbert.layers.token_embeddings import TokenOutput
 from kbert.models.generators.text_decoder import TextDecoder
 from kbert.tasks.embedding.text_embedder import TextEmbedder, VectorAnswers
 from kbert.tasks.encoder_task import EncoderTask
@@ -37,6 +37,8 @@ class EmbeddingByDecoding(EncoderTask):
     also computes the logits. `predict` and exports are those of `embedder`.
 
     A subclass, which is also a `FineTuningTask`, builds the decoders and lists them in `parts`.
+    Its `call` returns "embedding" and a `TokenOutput` for each text, so that no logits exist but in
+    the losses.
 
     Args:
         encoder: a `kbert.Encoder` of BERT's kind, with embeddings as wide as its layers.
@@ -71,8 +73,8 @@ class EmbeddingByDecoding(EncoderTask):
 
     def written(
         self, decoder: TextDecoder, ids: Tensor, mask: Tensor, vectors: Tensor, training: bool
-    ) -> Tensor:
-        """Returns the logits (B, T - 1, V) of the tokens of texts after the first, float32.
+    ) -> TokenOutput:
+        """Returns what the logits (B, T - 1, V) of the tokens after the first are the product of.
 
         Args:
             decoder: the decoder that writes the texts.
@@ -83,7 +85,20 @@ class EmbeddingByDecoding(EncoderTask):
         """
         x = self.encoder.embeddings(ids[:, :-1], training=training)
         decoded = decoder(x, mask[:, :-1], ops.cast(vectors, x.dtype), training=training)
-        return tied_logits(decoded, self.encoder.token_embedding)
+        return TokenOutput(decoded, ops.convert_to_tensor(self.encoder.token_embedding))
+
+    def loss_terms(self, batch: Tensors, training: bool) -> Terms:
+        return self.terms(self(batch, training=training), batch, training)
+
+    def terms(self, logits: Tensors, batch: Tensors, training: bool = False) -> Terms:
+        """Returns the losses and metrics of a batch.
+
+        Args:
+            logits: results of `call`.
+            batch: the batch.
+            training: whether chunks of tokens compute the gradient, see `token_losses`.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must define `terms`.")
 
     def outputs(self, logits: Tensors, batch: Tensors) -> dict[str, Any]:
         return {"embedding": logits["embedding"]}

@@ -23,7 +23,7 @@ from kbert.tasks.embedding.by_decoding import EmbeddingByDecoding
 from kbert.tasks.embedding.losses import unit
 from kbert.tasks.embedding.options import DecodingOptions
 from kbert.tasks.fine_tuning.base import FineTuningTask
-from kbert.tasks.losses import accuracy, cross_entropy
+from kbert.tasks.token_losses import token_losses
 
 SIDES = ("previous", "next")
 
@@ -42,8 +42,6 @@ class SkipThought(EmbeddingByDecoding, FineTuningTask):
     `predict` and exports return embeddings of length 1. To use the embeddings, or to train them
     further on pairs, take `embedder`, a `TextEmbedder` on the same encoder. From a folder, load it
     by `TextEmbedder.from_preset(folder, new_head=True, token_pooling="cls")`.
-
-    Logits are (B, T, V) float32 for each decoder; `micro_batches` divides that.
 
     Args:
         encoder: a `kbert.Encoder` of BERT's kind, with embeddings as wide as its layers.
@@ -120,9 +118,9 @@ class SkipThought(EmbeddingByDecoding, FineTuningTask):
         return {**features, **columns}
 
     def call(self, batch: Tensors, training: bool = False) -> Tensors:
-        """Returns `embedding` (B, H), and with neighbours `next_logits` … (B, T - 1, V).
+        """Returns `embedding` (B, H) float32, and with neighbours `next_tokens` …
 
-        All are float32.
+        These are `TokenOutput`s of the neighbours' tokens after the first, (B, T - 1).
         """
         vectors = self.embedder.embed_rows(batch, training)
         outputs = {"embedding": unit(vectors)}
@@ -130,18 +128,18 @@ class SkipThought(EmbeddingByDecoding, FineTuningTask):
             if f"{side}_ids" in batch:
                 text = batch[f"{side}_ids"], batch[f"{side}_mask"]
                 decoder = getattr(self, f"{side}_decoder")
-                outputs[f"{side}_logits"] = self.written(decoder, *text, vectors, training)
+                outputs[f"{side}_tokens"] = self.written(decoder, *text, vectors, training)
         return outputs
 
-    def terms(self, logits: Tensors, batch: Tensors) -> Terms:
+    def terms(self, logits: Tensors, batch: Tensors, training: bool = False) -> Terms:
         losses, accuracies = {}, {}
         for side in SIDES:
             targets = batch[f"{side}_ids"][:, 1:]
             weights = ops.cast(batch[f"{side}_mask"][:, 1:], "float32")
             weights = weights * ops.cast(batch["label_weights"], "float32")[:, None]
-            side_logits = logits[f"{side}_logits"]
-            losses[f"{side}_loss"] = cross_entropy(side_logits, targets, weights)
-            accuracies[f"{side}_accuracy"] = accuracy(side_logits, targets, weights)
+            found = token_losses(logits[f"{side}_tokens"], targets, weights, training=training)
+            losses[f"{side}_loss"] = found.smoothed
+            accuracies[f"{side}_accuracy"] = found.accuracy()
         return losses, accuracies
 
     def describe_example(self, table: Table, row: int) -> str:

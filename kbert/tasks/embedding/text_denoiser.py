@@ -27,7 +27,7 @@ from kbert.tasks.embedding.by_decoding import EmbeddingByDecoding
 from kbert.tasks.embedding.losses import unit
 from kbert.tasks.embedding.options import TextDenoiserOptions
 from kbert.tasks.fine_tuning.base import FineTuningTask
-from kbert.tasks.losses import accuracy, cross_entropy
+from kbert.tasks.token_losses import token_losses
 
 _DAMAGE = 0x7E57  # separates the noise from the orders drawn with the same seed
 
@@ -46,9 +46,6 @@ class TextDenoiser(EmbeddingByDecoding, FineTuningTask):
     and exports return embeddings of length 1. To use the embeddings, or to train them further on
     pairs, take `embedder`, a `TextEmbedder` on the same encoder. From a folder, load it by
     `TextEmbedder.from_preset(folder, new_head=True, token_pooling="cls")`.
-
-    Logits are (B, T, V) float32: 250 MB for 32 texts of 64 tokens and 30,000 entries, and as much
-    for their gradients; `micro_batches` divides that.
 
     Args:
         encoder: a `kbert.Encoder` of BERT's kind, with embeddings as wide as its layers.
@@ -164,26 +161,23 @@ class TextDenoiser(EmbeddingByDecoding, FineTuningTask):
         return tf.ragged.range(lengths) == position[:, None]
 
     def call(self, batch: Tensors, training: bool = False) -> Tensors:
-        """Returns `embedding` (B, H), and with targets the tokens' `logits` (B, T - 1, V).
+        """Returns `embedding` (B, H) float32, and with targets `tokens`, a `TokenOutput`.
 
-        Both are float32.
+        The latter is that of the targets after the first, (B, T - 1).
         """
         vectors = self.embedder.embed_rows(batch, training)
         outputs = {"embedding": unit(vectors)}
         if "target_ids" in batch:
             target = batch["target_ids"], batch["target_mask"]
-            outputs["logits"] = self.written(self.decoder, *target, vectors, training)
+            outputs["tokens"] = self.written(self.decoder, *target, vectors, training)
         return outputs
 
-    def terms(self, logits: Tensors, batch: Tensors) -> Terms:
+    def terms(self, logits: Tensors, batch: Tensors, training: bool = False) -> Terms:
         targets = batch["target_ids"][:, 1:]
         weights = ops.cast(batch["target_mask"][:, 1:], "float32")
         weights = weights * ops.cast(batch["label_weights"], "float32")[:, None]
-        token_logits = logits["logits"]
-        return (
-            {"lm_loss": cross_entropy(token_logits, targets, weights)},
-            {"accuracy": accuracy(token_logits, targets, weights)},
-        )
+        losses = token_losses(logits["tokens"], targets, weights, training=training)
+        return {"lm_loss": losses.smoothed}, {"accuracy": losses.accuracy()}
 
     def describe_example(self, table: Table, row: int) -> str:
         return "the whole text"

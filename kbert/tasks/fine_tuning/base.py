@@ -1,6 +1,7 @@
 """The base of fine-tuned tasks: from a table of texts to a trained and evaluated model.
 
-Shapes: N examples, R rows after tokenisation, B rows of a batch.
+Shapes: N examples, R rows after tokenisation, B rows of a batch; in the language-model loss, R
+sequences that the encoder reads for them, T tokens, H hidden width, K predicted tokens.
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ from kbert.core import late
 from kbert.core.late import tf
 from kbert.core.options import Options
 from kbert.core.protocols import TokenizerLike
-from kbert.core.types import MaybeNone, PathLike, Tensor, Tensors, Terms
+from kbert.core.types import MaybeNone, Pair, PathLike, Tensor, Tensors, Terms
 from kbert.data.tables.bucketing import BUCKET
 from kbert.data.tables.rows import Rows
 from kbert.data.tables.table import Table, as_table
 from kbert.layers import Dropout, gather_positions
+from kbert.models import DecoderEncoder
 from kbert.signatures.row_export import RowExport
 from kbert.tasks.encoder_task import EncoderTask
 from kbert.tasks.file_answers import FileAnswers
-from kbert.tasks.fine_tuning.auxiliary_lm import auxiliary_weight, language_model_loss
 from kbert.tasks.fine_tuning.logit_rows import LogitRows
 from kbert.tasks.fine_tuning.options import (
     DECODER_OPTIONS,
@@ -38,7 +39,9 @@ from kbert.tasks.fine_tuning.table_task import TableTask
 from kbert.tasks.fine_tuning.task_options import options_of
 from kbert.tasks.fine_tuning.text_rows import TextRows
 from kbert.tasks.losses import Prediction
+from kbert.tasks.token_losses import token_losses
 
+USUAL_WEIGHT = 0.5  # lambda in section 4.1 of Radford et al. 2018
 # Name of a column -> a column with one example.
 _SAMPLES: dict[str, list[Any]] = {
     **{name: ["a"] for name in ("text", "first", "second", "question", "context")},
@@ -296,10 +299,72 @@ class FineTuningTask(TableTask, EncoderTask):
             return self.terms(self(batch, training=training), batch)
         logits = dict(self(batch, training=training, return_read=True))
         read = logits.pop("read")
-        total, count = language_model_loss(self.encoder, read, batch["label_weights"])
+        total, count = language_model_loss(self.encoder, read, batch["label_weights"], training)
         losses, metrics = self.terms(logits, batch)
         losses = {**losses, "auxiliary": (self.auxiliary_lm_weight * total, count)}
         return losses, {**metrics, "lm_loss": (total, count)}
+
+
+def auxiliary_weight(encoder: keras.Model, asked: float | None) -> float:
+    """Returns the weight of the language-model loss for an encoder; 0 = it is not computed.
+
+    Args:
+        encoder: encoder of the task.
+        asked: the requested weight; None = 0.5 for a decoder, else 0.
+
+    Raises:
+        ValueError: the weight is below 0, or above 0 for an encoder that is not a decoder.
+
+    Example:
+        >>> import kbert
+        >>> config = kbert.DecoderConfig(vocabulary_size=9, hidden_size=8, num_layers=1,
+        ...                              num_heads=2, intermediate_size=16, max_positions=12)
+        >>> auxiliary_weight(kbert.models.DecoderEncoder.extend(kbert.Decoder(config)), None)
+        0.5
+    """
+    is_decoder = isinstance(encoder, DecoderEncoder)
+    if asked is None:
+        return USUAL_WEIGHT if is_decoder else 0.0
+    if not isinstance(asked, int | float) or asked < 0 or (asked and not is_decoder):
+        raise ValueError(
+            "auxiliary_lm_weight must be 0 or more, and 0 on encoders other than decoders, which "
+            f"are not language models. Received: auxiliary_lm_weight={asked!r} on a "
+            f"{type(encoder).__name__}"
+        )
+    return float(asked)
+
+
+def language_model_loss(
+    encoder: DecoderEncoder, read: Mapping[str, Any], weights: Any, training: bool
+) -> Pair:
+    """Cross entropy of next-token prediction on the texts of a batch.
+
+    The start token is not predicted. All later tokens are, including delimiter and extract token.
+    (`lm_losses` in openai/finetune-transformer-lm, train.py, which first takes the mean of each
+    row; here all tokens of a batch have the same weight.)
+
+    Args:
+        encoder: decoder that computed "sequence".
+        read: "token_ids" and "padding_mask" (R, T), "sequence" (R, T, H). Each row of the batch has
+            the same number of sequences, next to each other.
+        weights: (B,) or (B, …), 0 for rows that do not count.
+        training: whether the gradient is computed with the loss, see `token_losses`.
+
+    Returns:
+        Float32 scalars (sum of losses, number of tokens).
+    """
+    batch, length = ops.shape(weights)[0], ops.shape(read["token_ids"])[1]
+    counts = ops.any(ops.reshape(weights, (batch, -1)) > 0, axis=1)  # (B,)
+    real = ops.reshape(read["padding_mask"], (batch, -1, length)) > 0
+    real = ops.logical_and(real, counts[:, None, None])
+    real = ops.reshape(real, (-1, length))[:, 1:]  # (R, T - 1)
+    sequence, targets = read["sequence"][:, :-1], read["token_ids"][:, 1:]
+    if keras.backend.backend() == "tensorflow":  # other backends need static shapes
+        # Logits at padding are expensive: only those of K tokens are computed.
+        positions = tf.where(real)  # (K, 2)
+        sequence, targets = tf.gather_nd(sequence, positions), tf.gather_nd(targets, positions)
+        real = tf.ones_like(targets)
+    return token_losses(encoder.token_output(sequence), targets, real, training=training).smoothed
 
 
 def _snake_case(name: str) -> str:

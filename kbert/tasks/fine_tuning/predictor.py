@@ -21,6 +21,7 @@ from kbert.core.types import Tensors
 from kbert.data.tables.rows import Rows
 from kbert.data.tables.table import Table
 from kbert.io.progress import Progress
+from kbert.layers.token_embeddings import whole_logits
 from kbert.tasks.losses import Pair
 
 # A part of a table and its rows of tokens, small enough for memory.
@@ -189,7 +190,7 @@ class Predictor:
         """Returns the outputs of the task's `call` for a batch of the first `count` rows."""
         row_numbers = np.arange(min(count, len(rows)))
         _, features = next(self.batches(rows, count, row_numbers))
-        return dict(self._task({name: np.asarray(x) for name, x in features.items()}))
+        return whole_logits(self._task({name: np.asarray(x) for name, x in features.items()}))
 
     def check_trained(self, rows: Rows, count: int, what: str) -> None:
         """Raises ValueError if the answers to training rows are not finite.

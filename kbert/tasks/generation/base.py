@@ -186,7 +186,7 @@ class GenerationTask(Task):
         """Returns the losses of a batch's "targets" (B, T), see `kbert.tasks.token_losses`."""
         output = self.model.token_output(self._sequence(batch, training))
         return token_losses(
-            output, batch["targets"], weights, smoothing=smoothing, training=training
+            output, batch["targets"], weights, training=training, smoothing=smoothing
         )
 
     def sample_outputs(self) -> dict[str, Any]:

@@ -219,7 +219,7 @@ class CausalLM(GenerationTask):
 
     def loss_terms(self, batch: Tensors, training: bool) -> Terms:
         losses = self.token_losses(batch, batch["weights"], training)
-        return {"lm_loss": losses.smoothed}, {"lm_accuracy": losses.accuracy}
+        return {"lm_loss": losses.smoothed}, {"lm_accuracy": losses.accuracy()}
 
     def usual_optimizer(self, total_steps: int | None) -> keras.optimizers.Optimizer:
         """Returns GPT's AdamW: 2.5e-4, linear warm-up over 2,000 steps, cosine decay to 0.
@@ -419,7 +419,7 @@ class CausalLM(GenerationTask):
 
         Args:
             texts: strings, or one.
-            batch_size: rows that go through the model together; their logits are (B, T, V) float32.
+            batch_size: rows that go through the model together.
             verbose: "auto" for a bar that appears after two seconds, 1 for one at once, 0 for none.
 
         Returns:

@@ -18,6 +18,7 @@ from kbert.data.tables.windows import text_windows
 from kbert.io.progress import Progress
 from kbert.layers import gather_positions
 from kbert.tasks.generation.base import WIDTH, tokenize
+from kbert.tasks.token_losses import token_losses
 from kbert.tokenizers.base import Tokenizer
 
 
@@ -113,7 +114,6 @@ class Likelihood:
         sequence = self._decoder({"token_ids": features["token_ids"]})["sequence"]
         if "positions" in features:
             sequence = gather_positions(sequence, features["positions"])
-        losses = ops.sparse_categorical_crossentropy(
-            features["targets"], self._decoder.logits(sequence), from_logits=True
-        )
-        return -ops.sum(losses * features["weights"], axis=-1)
+        answer = self._decoder.token_output(sequence), features["targets"], features["weights"]
+        found = token_losses(*answer, training=False)
+        return -ops.sum(found.losses * found.weights, axis=-1)

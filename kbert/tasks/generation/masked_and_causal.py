@@ -11,11 +11,13 @@ from keras import ops
 
 from kbert.configs.base import check_real
 from kbert.core.types import PathLike, Tensors, Terms
+from kbert.layers.token_embeddings import whole_logits
 from kbert.models.generators.as_decoder import as_decoder, config_of_decoder
 from kbert.tasks.corpora import HybridCorpus
 from kbert.tasks.generation.causal_lm import CausalLM
-from kbert.tasks.losses import accuracy, cross_entropy, z_loss
+from kbert.tasks.losses import z_loss
 from kbert.tasks.pretraining.pretraining import Pretraining
+from kbert.tasks.token_losses import TokenLosses
 from kbert.tokenizers.base import Tokenizer
 
 
@@ -84,25 +86,26 @@ class MaskedAndCausal(Pretraining):
     def settings(self) -> dict[str, Any]:
         return {"z_loss": self.z_loss}
 
-    def terms(self, logits: Tensors, batch: Tensors) -> Terms:
-        token_logits, labels, weights = (
-            logits["masked_lm"],
-            batch["mask_ids"],
-            batch["mask_weights"],
-        )
-        losses = {"prediction_loss": cross_entropy(token_logits, labels, weights)}
+    def head_outputs(self, batch: Tensors, training: bool) -> dict[str, Any]:
+        outputs = super().head_outputs(batch, training)
+        return whole_logits(outputs) if self.z_loss else outputs
+
+    def terms(self, logits: Tensors, batch: Tensors, training: bool = False) -> Terms:
+        losses, metrics = super().terms(logits, batch, training)
         if self.z_loss:
-            squares, count = z_loss(token_logits, weights)
+            squares, count = z_loss(logits["masked_lm"], batch["mask_weights"])
             losses["z_loss"] = (self.z_loss * squares, count)
+        return losses, metrics
+
+    def masked_lm_terms(self, found: TokenLosses, batch: Tensors) -> Terms:
         # `causal_mask` at the position that predicts a token is 1 in causal rows or examples.
         causal = ops.take_along_axis(batch["causal_mask"], batch["mask_positions"], axis=1)
         causal = ops.cast(causal, "float32")  # (B, P)
         metrics = {}
         for name, kind in (("mlm", 1.0 - causal), ("lm", causal)):
-            answers = (token_logits, labels, weights * kind)
-            metrics[f"{name}_loss"] = cross_entropy(*answers)
-            metrics[f"{name}_accuracy"] = accuracy(*answers)
-        return losses, metrics
+            metrics[f"{name}_loss"] = found.plain(found.weights * kind)
+            metrics[f"{name}_accuracy"] = found.accuracy(found.weights * kind)
+        return {"prediction_loss": found.smoothed}, metrics
 
     def check_batch(self, batch: Mapping[str, Any]) -> None:
         super().check_batch(batch)

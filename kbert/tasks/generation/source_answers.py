@@ -10,6 +10,7 @@ import numpy as np
 
 from kbert.core.late import tf
 from kbert.core.options import Options
+from kbert.core.types import Pair, Tensors
 from kbert.data.tables.rows import Rows
 from kbert.data.tables.table import Table
 from kbert.decoding import Constraints, DecodingOptions, Method
@@ -112,6 +113,13 @@ class TextPredictor(Predictor):
         row_numbers = np.arange(min(count, len(rows)))
         _, features = next(self.batches(rows, count, row_numbers))
         return {"logits": self._task({name: np.asarray(x) for name, x in features.items()})}
+
+    def _run(
+        self, features: Tensors, logits: Tensors | None = None, *, labelled: bool
+    ) -> tuple[dict[str, Any], dict[str, Pair]]:
+        """Returns no outputs, because answers are decoded; and the losses of a labelled batch."""
+        losses, _ = self._task.loss_terms(features, training=False)
+        return {}, losses
 
     def _answer(
         self,

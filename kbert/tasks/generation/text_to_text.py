@@ -65,7 +65,6 @@ from kbert.tasks.generation.streaming import TokenStream
 from kbert.tasks.generation.translation_batches import pairs_of
 from kbert.tasks.input_form import TEXTS_ALONE
 from kbert.tasks.loading import load_encoder
-from kbert.tasks.losses import accuracy, smoothed_cross_entropy
 from kbert.tokenizers.base import Tokenizer
 from kbert.training.step.state import DerivedMetrics
 
@@ -204,14 +203,9 @@ class TextToText(GenerationTask, TableTask):
         """The special tokens of sources and targets, and the decoder's first token."""
         return Framing.of(self.tokenizer, self._generation.start_id, self.special_tokens)
 
-    def terms(self, logits: Any, batch: Tensors) -> Terms:
-        targets, weights = batch["targets"], _weights(batch)
-        smoothed, plain = smoothed_cross_entropy(logits, targets, weights, self.label_smoothing)
-        return {"lm_loss": smoothed}, {"nll": plain, "accuracy": accuracy(logits, targets, weights)}
-
     def loss_terms(self, batch: Tensors, training: bool) -> Terms:
         losses = self.token_losses(batch, _weights(batch), training, self.label_smoothing)
-        return {"lm_loss": losses.smoothed}, {"nll": losses.plain, "accuracy": losses.accuracy}
+        return {"lm_loss": losses.smoothed}, {"nll": losses.plain(), "accuracy": losses.accuracy()}
 
     def loss_denominators(self, batch: Tensors) -> Tensor:
         return ops.sum(_weights(batch))[None]
@@ -301,9 +295,6 @@ class TextToText(GenerationTask, TableTask):
     def predictor(self) -> TextPredictor:
         """The `TextPredictor` that runs the task over tables."""
         return TextPredictor(self)
-
-    def outputs(self, logits: Any, batch: Tensors) -> dict[str, Any]:
-        return {}  # answers are decoded, not read off the logits
 
     def score(self, table: Table, answers: Sequence[str]) -> dict[str, float]:
         """Returns BLEU, chrF and the F1 of ROUGE-1, -2, -L and -Lsum, 0 to 100.

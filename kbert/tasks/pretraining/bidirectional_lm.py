@@ -12,12 +12,13 @@ from keras import ops
 
 from kbert.checkpoints import Checkpoint
 from kbert.core.in_memory import column_or_rows
-from kbert.core.types import DType, PathLike, Tensor, Tensors, Terms
+from kbert.core.types import DType, Pair, PathLike, Tensor, Tensors, Terms
 from kbert.layers import Dropout
 from kbert.models import Elmo
 from kbert.models.elmo.elmo import words_of
 from kbert.tasks.corpora import ELMO, WordsCorpus
 from kbert.tasks.pretraining.row_memory import RemembersRows
+from kbert.tasks.token_losses import token_losses
 from kbert.tokenizers import WordTokenizer
 from kbert.training.step.state import DerivedMetrics
 
@@ -166,9 +167,8 @@ class BidirectionalLM(RemembersRows):
 
         targets = [batch[f"{prefix}targets"] for prefix in PREFIXES]
         weights = [ops.cast(batch[f"{prefix}weights"], "float32") for prefix in PREFIXES]
-        word_losses = self._word_losses(x, targets, training)
         pairs = [
-            (ops.sum(loss * w), ops.sum(w)) for loss, w in zip(word_losses, weights, strict=True)
+            self._losses_of(x[d], targets[d], weights[d], training) for d in range(len(DIRECTIONS))
         ]
         total = sum(loss for loss, _ in pairs)
         if training:
@@ -181,28 +181,19 @@ class BidirectionalLM(RemembersRows):
         weights = [ops.cast(batch[f"{prefix}weights"], "float32") for prefix in PREFIXES]
         return ops.sum(ops.stack(weights))[None]
 
-    def _word_losses(self, x: Tensor, targets: Tensor, training: bool) -> Any:
-        """Returns the loss of each word for each direction, D times (B, T).
+    def _losses_of(self, x: Tensor, targets: Tensor, weights: Tensor, training: bool) -> Pair:
+        """Returns the loss of a direction, (sum of weight · loss, sum of weights).
 
-        `x` (D, B, T, P) is the input of the softmax; `targets` are D times (B, T). In training a
+        `x` (B, T, P) is the input of the softmax; `targets` and `weights` are (B, T). In training a
         sampled softmax estimates the loss if the vocabulary is large.
         """
         softmax: Any = self.elmo.softmax  # not None: the constructor checks it
-        *_, words, width = x.shape
-        if softmax.vocabulary_size <= self.negatives:
-            return [_cross_entropy(softmax(x[d]), targets[d]) for d in range(len(targets))]
-        if training:
-            flat = [(ops.reshape(x[d], (-1, width)), y) for d, y in enumerate(targets)]
-            losses = [
-                softmax.sampled(states, ops.reshape(y, (-1,)), self.negatives, self.seed_generator)
-                for states, y in flat
-            ]
-            return [ops.reshape(loss, (-1, words)) for loss in losses]
-        # One word of each row at a time: the logits of all words would not fit into memory.
-        columns = ops.transpose(x, (2, 0, 1, 3)), ops.transpose(ops.stack(targets), (2, 0, 1))
-        losses = ops.map(lambda column: _cross_entropy(softmax(column[0]), column[1]), columns)
-        losses = ops.transpose(losses, (1, 2, 0))  # (T, D, B) -> (D, B, T)
-        return [losses[d] for d in range(len(targets))]
+        if not training or softmax.vocabulary_size <= self.negatives:
+            output = softmax.token_output(x)
+            return token_losses(output, targets, weights, training=training).smoothed
+        states, words = ops.reshape(x, (-1, x.shape[-1])), ops.reshape(targets, (-1,))
+        losses = softmax.sampled(states, words, self.negatives, self.seed_generator)
+        return ops.sum(losses * ops.reshape(weights, (-1,))), ops.sum(weights)
 
     def predict(
         self, texts: str | Sequence[str | list[str]], top_k: int = 5
@@ -248,10 +239,6 @@ class BidirectionalLM(RemembersRows):
     def _read_tokenizer(cls, checkpoint: Checkpoint, folder: PathLike) -> Any:
         """Loads the words of the softmax; None if the folder is that of another task."""
         return words_of(folder)
-
-
-def _cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
-    return ops.sparse_categorical_crossentropy(targets, logits, from_logits=True)
 
 
 def _with_gradient_of(loss: Tensor, times: Tensor) -> Tensor:

@@ -16,13 +16,14 @@ from keras import ops
 from kbert import inference
 from kbert.configs.base import check_count
 from kbert.core.late import tf
-from kbert.core.types import Tensors, Terms
+from kbert.core.types import Tensor, Tensors, Terms
 from kbert.layers.adaptive import AdaptiveSoftmax
 from kbert.signatures import Signature, text_tokens
 from kbert.tasks.corpora import RunsCorpus
 from kbert.tasks.encoder_task import EncoderTask
 from kbert.tasks.input_form import TEXTS_ALONE
 from kbert.tasks.pretraining.row_memory import RemembersRows
+from kbert.tasks.token_losses import TokenLosses, token_losses
 from kbert.tokenizers.base import Tokenizer
 from kbert.training.step.state import DerivedMetrics
 
@@ -124,9 +125,19 @@ class MemoryLM(RemembersRows, EncoderTask):
         memory = ops.reshape(state, self._memory_shape(ops.shape(state)[1]))
         outputs = self({**batch, "memory": memory}, training=training)
         self.keep(ops.reshape(ops.cast(outputs["memory"], "float32"), ops.shape(state)), training)
-        losses = self.softmax.losses(outputs["sequence"], batch["targets"])
         weights = ops.cast(batch["weights"], "float32")
-        return {"lm_loss": (ops.sum(losses * weights), ops.sum(weights))}, {}
+        found = self._losses_of(outputs["sequence"], batch["targets"], weights, training)
+        total = sum(losses.smoothed[0] for losses in found)
+        return {"lm_loss": (total, ops.sum(weights))}, {}
+
+    def _losses_of(
+        self, sequence: Tensor, targets: Tensor, weights: Tensor, training: bool
+    ) -> list[TokenLosses]:
+        """Returns the losses of each softmax, whose sum is that of the targets."""
+        return [
+            token_losses(output, labels, weights * counts, training=training)
+            for output, labels, counts in self.softmax.token_outputs(sequence, targets)
+        ]
 
     def predict(
         self, texts: str | Sequence[str], *, batch_size: int = 8
@@ -211,8 +222,8 @@ class MemoryLM(RemembersRows, EncoderTask):
         """
         inputs, targets = (rows[:, n : n + self.memory_length] for n in (first, first + 1))
         outputs = self({"token_ids": inputs, "memory": memory})
-        losses = self.softmax.losses(outputs["sequence"], targets)
-        inside = first + np.arange(self.memory_length) < counts[:, None]
-        log_likelihoods = -ops.sum(losses * ops.cast(inside, losses.dtype), axis=1)
+        inside = ops.cast(first + np.arange(self.memory_length) < counts[:, None], "float32")
+        found = self._losses_of(outputs["sequence"], targets, inside, training=False)
+        log_likelihoods = -ops.sum(sum(x.losses * x.weights for x in found), axis=1)
         memory = ops.reshape(outputs["memory"], self._memory_shape(-1))
         return log_likelihoods, ops.cast(memory, "float32")

@@ -12,14 +12,15 @@ from keras import ops
 from kbert import inference
 from kbert.configs.base import check_count
 from kbert.configs.xlnet import XlnetConfig
-from kbert.core.types import Tensors, Terms
+from kbert.core.types import Tensor, Tensors, Terms
 from kbert.heads import TokenLogits
 from kbert.signatures import Signature
 from kbert.tasks.corpora import PermutedCorpus
 from kbert.tasks.encoder_task import EncoderTask
-from kbert.tasks.losses import Prediction, accuracy, cross_entropy
+from kbert.tasks.losses import Prediction
 from kbert.tasks.pretraining.fill_mask import FillMask, MaskAnswers
 from kbert.tasks.pretraining.row_memory import RemembersRows
+from kbert.tasks.token_losses import token_losses
 from kbert.tokenizers.base import Tokenizer
 from kbert.training.step.state import DerivedMetrics
 
@@ -122,32 +123,36 @@ class PermutationLM(RemembersRows, EncoderTask):
 
         If the batch has a "memory" (L, B, M, H), the next "memory" is returned too.
         """
-        features = {**batch, "target_positions": batch["mask_positions"]}
-        outputs = self.encode(features, training)
+        outputs = self._encoded(batch, training)
         memory = {"memory": outputs["memory"]} if "memory" in outputs else {}
         return {"permutation_lm": self.logits(outputs["queries"]), **memory}
+
+    def _encoded(self, batch: Tensors, training: bool) -> Tensors:
+        """Returns the encoder's outputs, among them "queries" (B, P, H)."""
+        return self.encode({**batch, "target_positions": batch["mask_positions"]}, training)
 
     def loss_terms(self, batch: Tensors, training: bool) -> Terms:
         self.check_batch(batch)
         if self.state is None:
-            logits = self(batch, training=training)["permutation_lm"]
+            queries = self._encoded(batch, training)["queries"]
         else:
-            logits = self._remembering(batch, training)
-        answer = (logits, batch["mask_ids"], batch["mask_weights"])
-        return {"plm_loss": cross_entropy(*answer)}, {"plm_accuracy": accuracy(*answer)}
+            queries = self._remembering(batch, training)
+        answer = (self.logits.token_output(queries), batch["mask_ids"], batch["mask_weights"])
+        losses = token_losses(*answer, training=training)
+        return {"plm_loss": losses.smoothed}, {"plm_accuracy": losses.accuracy()}
 
-    def _remembering(self, batch: Tensors, training: bool) -> Any:
-        """Returns the logits (B, P, V) of rows with a memory, and stores their new memory."""
+    def _remembering(self, batch: Tensors, training: bool) -> Tensor:
+        """Returns the queries (B, P, H) of rows with a memory, and stores their new memory."""
         width = self.encoder.config.hidden_size
         state = self.recall(batch, training)  # (L, b, MH)
         layers, rows, _ = ops.shape(state)
         memory = ops.reshape(state, (layers, rows, self.memory_length, width))
-        outputs = self({**batch, "memory": memory}, training=training)
+        outputs = self._encoded({**batch, "memory": memory}, training)
         # Padding at the end of a row ends its text: the next row begins another one.
         goes_on = ops.min(batch["padding_mask"], axis=1)[:, None]
         state = ops.reshape(ops.cast(outputs["memory"], "float32"), ops.shape(state))
         self.keep(ops.where(goes_on > 0, state, 0.0), training)
-        return outputs["permutation_lm"]
+        return outputs["queries"]
 
     def predictions(self, logits: Tensors, batch: Tensors) -> dict[str, Prediction]:
         """Returns the predictions of the head, for distillation."""

@@ -15,9 +15,10 @@ from keras import ops
 from kbert import inference
 from kbert.core.in_memory import pair_rows
 from kbert.core.late import tf
-from kbert.core.types import MaybeNone, Tensors, Terms
+from kbert.core.types import MaybeNone, Pair, Tensors, Terms
 from kbert.heads import MaskedLMHead, SentenceHead, SpanBoundaryHead
 from kbert.heads.span_boundary import MAX_TARGETS, place_in_span
+from kbert.layers.token_embeddings import whole_logits
 from kbert.signatures import Signature, text_tokens
 from kbert.signatures.row_export import EncoderRows
 from kbert.signatures.rows import Run
@@ -25,6 +26,7 @@ from kbert.tasks.corpora import MaskedCorpus, SentencesCorpus
 from kbert.tasks.encoder_task import EncoderTask
 from kbert.tasks.losses import Prediction, accuracy, cross_entropy
 from kbert.tasks.pretraining.fill_mask import FillMask, MaskAnswers, shifted
+from kbert.tasks.token_losses import TokenLosses, token_losses
 from kbert.tokenizers.base import Tokenizer
 
 NSP_LABELS, SOP_LABELS = "next_sentence_labels", "sentence_order_labels"
@@ -200,21 +202,26 @@ class Pretraining(EncoderTask):
         They are `masked_lm` (B, P, V), `sentence` (B, 2) and `span_boundary` (B, P, V). For rows
         that pack K examples `sentence` is (B, K, 2).
         """
+        return whole_logits(self.head_outputs(batch, training))
+
+    def head_outputs(self, batch: Tensors, training: bool) -> dict[str, Any]:
+        """Returns what `call` returns, with a `TokenOutput` for logits over the vocabulary."""
         if self.masked_lm is None:
             return {"sentence": self.sentence(self.encode_pooled(batch, training))}
         positions = shifted(batch["mask_positions"], self.shift)
-        logits = {}
+        found = {}
         if self.span_boundary_head is None:
             outputs = self.encode(batch, training, positions=positions)
-            logits["masked_lm"] = self.masked_lm(outputs["sequence"])
+            found["masked_lm"] = self.masked_lm.token_output(outputs["sequence"])
         else:  # the span boundary head also reads tokens around the masks
             outputs = self.encode(batch, training)
             sequence, spans = outputs["sequence"], (batch["span_starts"], batch["span_ends"])
-            logits["masked_lm"] = self.masked_lm(sequence, positions)
-            logits["span_boundary"] = self.span_boundary_head(sequence, positions, *spans)
+            found["masked_lm"] = self.masked_lm.token_output(sequence, positions)
+            head = self.span_boundary_head
+            found["span_boundary"] = head.token_output(sequence, positions, *spans)
         if self.sentence is not None:
-            logits["sentence"] = self.sentence(outputs["pooled"])
-        return logits
+            found["sentence"] = self.sentence(outputs["pooled"])
+        return found
 
     def sample_outputs(self) -> dict[str, Any]:
         outputs = super().sample_outputs()
@@ -226,32 +233,45 @@ class Pretraining(EncoderTask):
 
     def loss_terms(self, batch: Tensors, training: bool) -> Terms:
         self.check_batch(batch)
-        return self.terms(self(batch, training=training), batch)
+        return self.terms(self.head_outputs(batch, training), batch, training)
 
-    def terms(self, logits: Tensors, batch: Tensors) -> Terms:
-        """Computes the losses and metrics of a batch from its logits, see `call`.
+    def terms(self, logits: Tensors, batch: Tensors, training: bool = False) -> Terms:
+        """Computes the losses and metrics of a batch.
 
         Both are dicts name -> (Σ weight · value, Σ weight).
+
+        Args:
+            logits: results of `call` or of `head_outputs`.
+            batch: the batch.
+            training: whether chunks of tokens compute the gradient, see `token_losses`.
         """
-        answers = {}
+        losses: dict[str, Pair] = {}
+        metrics: dict[str, Pair] = {}
         if self.masked_lm is not None:
-            answers["mlm"] = (logits["masked_lm"], batch["mask_ids"], batch["mask_weights"])
+            answer = (logits["masked_lm"], batch["mask_ids"], batch["mask_weights"])
+            losses, metrics = self.masked_lm_terms(token_losses(*answer, training=training), batch)
         if self.sentence is not None:
+            name = self._sentence_name
             labels = batch[SOP_LABELS if self.sentence_order else NSP_LABELS]
             sentence = (logits["sentence"], labels, self._sentence_weights(batch))
-            answers[self._sentence_name] = sentence
+            losses[f"{name}_loss"] = cross_entropy(*sentence)
+            metrics[f"{name}_accuracy"] = accuracy(*sentence)
         if self.span_boundary_head is not None:
             index_in_span = place_in_span(batch["mask_positions"], batch["span_starts"])
             weights = batch["mask_weights"] * ops.cast(index_in_span < MAX_TARGETS, "float32")
-            answers["sbo"] = (logits["span_boundary"], batch["mask_ids"], weights)
-        losses = {f"{name}_loss": cross_entropy(*answer) for name, answer in answers.items()}
-        metrics = {f"{name}_accuracy": accuracy(*answer) for name, answer in answers.items()}
+            answer = (logits["span_boundary"], batch["mask_ids"], weights)
+            found = token_losses(*answer, training=training)
+            losses["sbo_loss"], metrics["sbo_accuracy"] = found.smoothed, found.accuracy()
         if self.sentence is not None:
             _, labels, weights = sentence
             negatives, weights = (ops.cast(x, "float32") for x in (labels != AS_WRITTEN, weights))
             share = (ops.sum(negatives * weights), ops.sum(weights))
             metrics[f"{self._sentence_name}_negatives"] = share
         return losses, metrics
+
+    def masked_lm_terms(self, found: TokenLosses, batch: Tensors) -> Terms:
+        """Returns the losses and metrics of the masked-LM head, see `terms`."""
+        return {"mlm_loss": found.smoothed}, {"mlm_accuracy": found.accuracy()}
 
     def predictions(self, logits: Tensors, batch: Tensors) -> dict[str, Prediction]:
         """Returns the predictions of the heads, for distillation."""

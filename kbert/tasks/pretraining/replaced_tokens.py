@@ -25,16 +25,18 @@ from kbert.data.tables.table import Table
 from kbert.heads import DiscriminatorHead, MaskedLMHead
 from kbert.hub import locate
 from kbert.layers import SharedEmbeddings
+from kbert.layers.token_embeddings import TokenOutput
 from kbert.models import Encoder
 from kbert.models.initial_values import without_drawing
 from kbert.models.weights import get_arrays, set_arrays
 from kbert.signatures import Signature, text_tokens
 from kbert.tasks.corpora import MaskedCorpus
 from kbert.tasks.encoder_task import EncoderTask
-from kbert.tasks.losses import accuracy, binary_cross_entropy, cross_entropy, detection
+from kbert.tasks.losses import binary_cross_entropy, detection
 from kbert.tasks.pretraining.options import ALL, DISENTANGLED, EMBEDDING_SHARING
 from kbert.tasks.pretraining.pretraining import Pretraining
-from kbert.tasks.pretraining.sampling import row_keys, sample_tokens
+from kbert.tasks.pretraining.sampling import row_keys, uniform_numbers
+from kbert.tasks.token_losses import draw_tokens, token_losses
 from kbert.tokenizers.base import Tokenizer
 
 SHARED = ("token", "position", "segment", "norm/gamma", "norm/beta")
@@ -262,15 +264,28 @@ class ReplacedTokenDetection(EncoderTask):
             generator's tokens; `replaced` (B, T), 1 where these differ from the original tokens;
             and `replaced_logits` (B, T), the discriminator's logits.
         """
-        positions = batch["mask_positions"]
-        masked = self.encode(batch, training, encoder=self.generator, positions=positions)
-        logits = self.masked_lm(masked["sequence"])
-        keys = row_keys(batch["token_ids"], batch["position"], self.seed)
-        sampled_ids = sample_tokens(logits, keys, batch["mask_positions"])  # (B, P)
-        token_ids, replaced = _replace(batch, sampled_ids)
-        sequence = self.encode({**batch, "token_ids": token_ids}, training)["sequence"]
+        logits = self._generated(batch, training).logits()
         return {
             "masked_lm": logits,
+            **self._detected(batch, draw_tokens(logits, self._uniform(batch)), training),
+        }
+
+    def _generated(self, batch: Tensors, training: bool) -> TokenOutput:
+        """Returns what the generator's logits (B, P, V) are the product of."""
+        positions = batch["mask_positions"]
+        masked = self.encode(batch, training, encoder=self.generator, positions=positions)
+        return self.masked_lm.token_output(masked["sequence"])
+
+    def _uniform(self, batch: Tensors) -> Tensor:
+        """Returns the random numbers (B, P) that the generator's tokens are drawn with."""
+        keys = row_keys(batch["token_ids"], batch["position"], self.seed)
+        return uniform_numbers(keys, batch["mask_positions"])
+
+    def _detected(self, batch: Tensors, drawn: Tensor, training: bool) -> dict[str, Any]:
+        """Returns what `call` does without logits of the generator, from its tokens (B, P)."""
+        token_ids, replaced = _replace(batch, drawn)
+        sequence = self.encode({**batch, "token_ids": token_ids}, training)["sequence"]
+        return {
             "token_ids": token_ids,
             "replaced": replaced,
             "replaced_logits": self.detection_head(sequence),
@@ -278,18 +293,23 @@ class ReplacedTokenDetection(EncoderTask):
 
     def loss_terms(self, batch: Tensors, training: bool) -> Terms:
         self.check_batch(batch)
-        outputs = self(batch, training=training)
-        masked = (outputs["masked_lm"], batch["mask_ids"], batch["mask_weights"])
+        masked = token_losses(
+            self._generated(batch, training),
+            *(batch["mask_ids"], batch["mask_weights"]),
+            training=training,
+            uniform=self._uniform(batch),
+        )
+        outputs = self._detected(batch, masked.drawn, training)
         tokens = (outputs["replaced_logits"], outputs["replaced"], batch["padding_mask"])
         rtd_sum, count = rtd_loss = binary_cross_entropy(*tokens)
         losses = {
-            "mlm_loss": cross_entropy(*masked),
+            "mlm_loss": masked.smoothed,
             "weighted_rtd_loss": (self.discriminator_weight * rtd_sum, count),
         }
         real = ops.cast(batch["padding_mask"], "float32")
         replaced = ops.sum(ops.cast(outputs["replaced"], "float32") * real)
         metrics = {
-            "mlm_accuracy": accuracy(*masked),
+            "mlm_accuracy": masked.accuracy(),
             "rtd_loss": rtd_loss,
             **{f"rtd_{name}": pair for name, pair in detection(*tokens).items()},
             "replaced_share": (replaced, count),

@@ -1,10 +1,10 @@
-"""Samples tokens from a generator's predictions, independent of how a batch is divided.
+"""Random numbers to draw a generator's tokens with, independent of how a batch is divided.
 
-A draw is a hash of its row, of the position in the data (`position`) and of the position in the
+A number is a hash of its row, of the position in the data (`position`) and of the position in the
 row. So it needs no state in a checkpoint. It is the same on one replica or eight, in one
 micro-batch or many, and in every evaluation of the same text.
 
-Shapes: B rows, T tokens, P masked positions, V vocabulary.
+Shapes: B rows, T tokens, P masked positions.
 """
 
 from typing import Any
@@ -58,31 +58,23 @@ def row_keys(token_ids: Any, position: Any, seed: int) -> Any:
     return _fold(key, _word(seed % 2**32))
 
 
-def sample_tokens(logits: Any, keys: Any, mask_positions: Any) -> Any:
-    """Samples one token for each masked position from the softmax of its logits.
+def uniform_numbers(keys: Any, mask_positions: Any) -> Any:
+    """Computes a random number for each masked position, to draw its token with.
 
-    Inverts the cumulative distribution, with one uniform number per position; Gumbel noise would
-    need one per vocabulary entry. A position that is listed twice gets the same token twice.
+    A position that is listed twice gets the same number twice.
 
     Args:
-        logits: (B, P, V) float32.
         keys: (B,) uint32 keys of the rows, see `row_keys`.
         mask_positions: (B, P) positions of the masked tokens.
 
     Returns:
-        (B, P) int32 token ids. No gradient flows through them.
+        (B, P) float32 in [0, 1), see `kbert.tasks.token_losses.draw_tokens`.
 
     Example:
-        >>> logits = np.array([[[-1e9, 0.0, -1e9]]], "float32")
-        >>> sample_tokens(logits, _mix(ops.zeros((1,), "uint32")), np.array([[4]])).shape[1]
-        1
+        >>> numbers = uniform_numbers(_mix(ops.arange(2, dtype="uint32")), np.array([[4], [4]]))
+        >>> bool(numbers[0, 0] == numbers[1, 0])
+        False
     """
     bits = _fold(keys[:, None], mask_positions)  # (B, P)
     # 24 bits: float32 represents these integers exactly.
-    uniform = ops.cast(ops.right_shift(bits, _word(8)), "float32") * 2.0**-24  # in [0, 1)
-    logits = ops.stop_gradient(logits)
-    shares = ops.exp(logits - ops.max(logits, axis=-1, keepdims=True))
-    cumulated = ops.cumsum(shares, axis=-1)  # (B, P, V)
-    point = (uniform * cumulated[..., -1])[..., None]
-    token_ids = ops.sum(ops.cast(cumulated <= point, "int32"), axis=-1)
-    return ops.minimum(token_ids, logits.shape[-1] - 1)
+    return ops.cast(ops.right_shift(bits, _word(8)), "float32") * 2.0**-24

@@ -12,8 +12,8 @@ from keras import ops
 from kbert.core.types import Tensors, Terms
 from kbert.data.pretraining.attention_kinds import KIND_OF_SEGMENT, KINDS, NUM_SEGMENTS
 from kbert.tasks.corpora import MixedCorpus
-from kbert.tasks.losses import accuracy, cross_entropy
 from kbert.tasks.pretraining.pretraining import Pretraining
+from kbert.tasks.token_losses import TokenLosses
 from kbert.tokenizers.base import Tokenizer
 
 
@@ -78,15 +78,14 @@ class UniLM(Pretraining):
     def settings(self) -> dict[str, Any]:
         return {}
 
-    def terms(self, logits: Tensors, batch: Tensors) -> Terms:
-        losses, metrics = super().terms(logits, batch)
+    def masked_lm_terms(self, found: TokenLosses, batch: Tensors) -> Terms:
+        losses, metrics = super().masked_lm_terms(found, batch)
         kinds = ops.take(ops.convert_to_tensor(KIND_OF_SEGMENT), batch["segment_ids"], axis=0)
         kinds = ops.take_along_axis(kinds, batch["mask_positions"], axis=1)  # (B, P)
         for number, kind in enumerate(KINDS):
-            weights = batch["mask_weights"] * ops.cast(kinds == number, "float32")
-            answers = (logits["masked_lm"], batch["mask_ids"], weights)
-            metrics[f"{kind}_loss"] = cross_entropy(*answers)
-            metrics[f"{kind}_accuracy"] = accuracy(*answers)
+            weights = found.weights * ops.cast(kinds == number, "float32")
+            metrics[f"{kind}_loss"] = found.plain(weights)
+            metrics[f"{kind}_accuracy"] = found.accuracy(weights)
         return losses, metrics
 
     def check_batch(self, batch: Mapping[str, Any]) -> None:

@@ -40,6 +40,12 @@ def batch_of(task, rows):
     return next(iter(task.batches(tokenized, batch_size=8).as_numpy_iterator()))
 
 
+def logits_of(task, batch):
+    """side -> logits (B, T - 1, V) of the neighbour's tokens."""
+    outputs = task(batch)
+    return {side: np.asarray(outputs[f"{side}_tokens"].logits()) for side in ("next", "previous")}
+
+
 def test_batches_hold_each_sentence_with_its_neighbours(task, tokenizer):
     rows = rows_of(8)
     batch = batch_of(task, rows)
@@ -57,19 +63,19 @@ def test_each_decoder_writes_its_side_from_the_embedding_alone(task):
     randomise(task.next_decoder)
     randomise(task.previous_decoder)
     batch = batch_of(task, rows_of(8))
-    before = {name: np.asarray(x) for name, x in task(batch).items()}
+    before = logits_of(task, batch)
     for side, other in (("next", "previous"), ("previous", "next")):
         changed = {**batch, f"{side}_ids": batch[f"{side}_ids"].copy()}
         changed[f"{side}_ids"][:, 2:] = 7
-        after = {name: np.asarray(x) for name, x in task(changed).items()}
-        assert_close(after[f"{side}_logits"][:, :2], before[f"{side}_logits"][:, :2], 1e-5)
-        assert_close(after[f"{other}_logits"], before[f"{other}_logits"], 1e-5)
-        assert np.abs(after[f"{side}_logits"] - before[f"{side}_logits"]).max() > 1e-3
+        after = logits_of(task, changed)
+        assert_close(after[side][:, :2], before[side][:, :2], 1e-5)
+        assert_close(after[other], before[other], 1e-5)
+        assert np.abs(after[side] - before[side]).max() > 1e-3
     other = {**batch, "token_ids": batch["token_ids"][::-1].copy()}
     other["padding_mask"] = batch["padding_mask"][::-1].copy()
     for side in ("next", "previous"):
-        logits = np.asarray(task(other)[f"{side}_logits"])
-        assert np.abs(logits - before[f"{side}_logits"]).max() > 1e-3
+        logits = logits_of(task, other)[side]
+        assert np.abs(logits - before[side]).max() > 1e-3
 
 
 def test_decoders_begin_as_the_encoder_and_share_nothing_else(task):
@@ -91,7 +97,7 @@ def test_loss_is_the_sum_of_both_sides(task):
     losses, _ = task.terms(task(batch), batch)
     total = 0.0
     for side in ("next", "previous"):
-        logits = np.asarray(task(batch)[f"{side}_logits"], np.float64)
+        logits = logits_of(task, batch)[side].astype(np.float64)
         logs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
         targets, mask = batch[f"{side}_ids"][:, 1:], batch[f"{side}_mask"][:, 1:]
         chosen = np.take_along_axis(logs, targets[..., None], 2)[..., 0]

@@ -108,12 +108,12 @@ def test_the_decoder_begins_as_the_encoder_and_knows_the_text_by_its_vector_alon
         np.testing.assert_array_equal(decoder[name], blocks[name.replace("decoder/", "encoder/")])
     randomise(task.decoder)
     batch = batches_of(task, ["the red fox sees a dog"] * 8)[0]
-    logits = task(batch)["logits"].numpy()
+    logits = task(batch)["tokens"].logits().numpy()
     later = {**batch, "target_ids": batch["target_ids"].copy()}
     later["target_ids"][:, 4:] = 7
-    np.testing.assert_allclose(task(later)["logits"][:, :4], logits[:, :4], atol=1e-5)
+    np.testing.assert_allclose(task(later)["tokens"].logits()[:, :4], logits[:, :4], atol=1e-5)
     other = {**batch, "token_ids": batch["token_ids"][:, ::-1].copy()}
-    assert np.abs(task(other)["logits"] - logits).max() > 1e-3
+    assert np.abs(task(other)["tokens"].logits() - logits).max() > 1e-3
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ from keras import ops
 
 import kbert
 from kbert.models import DecoderEncoder
-from kbert.tasks.fine_tuning.auxiliary_lm import auxiliary_weight, language_model_loss
+from kbert.tasks.fine_tuning.base import auxiliary_weight, language_model_loss
 from tests.harness import layer_gradients, tiny_config
 from tests.models.generators.tiny import padded, tiny_decoder
 
@@ -44,7 +44,7 @@ def in_numpy(encoder, read, counted):
 def test_it_is_the_loss_of_each_token_behind_the_first(weights, counted):
     encoder = DecoderEncoder(tiny_decoder())
     read = read_by(encoder, [9, 1, 4, 6])
-    total, count = language_model_loss(encoder, read, np.array(weights, "float32"))
+    total, count = language_model_loss(encoder, read, np.array(weights, "float32"), training=True)
     wanted, number = in_numpy(encoder, read, counted)
     assert float(count) == number
     assert float(total) == pytest.approx(wanted, rel=1e-5)
@@ -55,7 +55,7 @@ def test_its_gradient_reaches_every_weight():
 
     def loss():
         read = read_by(encoder, [5, 3])
-        total, count = language_model_loss(encoder, read, np.ones(2, "float32"))
+        total, count = language_model_loss(encoder, read, np.ones(2, "float32"), training=True)
         return total / count
 
     gradients = layer_gradients(encoder.decoder, loss)

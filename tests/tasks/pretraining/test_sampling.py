@@ -3,7 +3,8 @@ import numpy as np
 import pytest
 from keras import ops
 
-from kbert.tasks.pretraining.sampling import row_keys, sample_tokens
+from kbert.tasks.pretraining.sampling import row_keys, uniform_numbers
+from kbert.tasks.token_losses import draw_tokens
 
 RNG = np.random.default_rng(0)
 
@@ -16,7 +17,7 @@ def keys(rows, start=0):
 
 
 def draw(logits, row_keys, positions):
-    return ops.convert_to_numpy(sample_tokens(logits, row_keys, positions))
+    return ops.convert_to_numpy(draw_tokens(logits, uniform_numbers(row_keys, positions)))
 
 
 def test_draws_follow_the_softmax():
