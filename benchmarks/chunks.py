@@ -44,11 +44,12 @@ def attention(length: int, size: int, dtype: str) -> tuple[Callable, Any]:
         FeedForward,
         LayerNorm,
         SelfAttention,
+        chunk_attention_from,
         chunked_attention,
     )
 
     chunked_attention.CHUNK_SIZE = size
-    SelfAttention.chunk_from = 1 if size else None
+    chunk_attention_from(1 if size else None)
     options = {"dtype": dtype}
     block = Block(
         SelfAttention(12, dropout=0.1, **options),

@@ -140,10 +140,10 @@ ORDER = {
         arrays outputs
     """,
     "layers": """
-        bias chunks fused gather highway ids mean_max_pooling scalar_mix scan slots
+        bias fused gather highway ids mean_max_pooling scalar_mix scan slots
             text_preprocessor
-        activations chunked_attention dropout positions recompute token_embeddings
-        character_cnn dense normalization recurrence word_softmax
+        activations dropout positions recompute token_embeddings
+        character_cnn chunked_attention dense normalization recurrence word_softmax
         adaptive attention bidirectional_lstm block embeddings feed_forward
         relative_bias
     """,

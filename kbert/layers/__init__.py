@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from kbert.layers.bidirectional_lstm import BidirectionalLSTM as BidirectionalLSTM
     from kbert.layers.block import Block as Block, CrossBlock as CrossBlock
     from kbert.layers.character_cnn import CharacterCNN as CharacterCNN
+    from kbert.layers.chunked_attention import chunk_attention_from as chunk_attention_from
     from kbert.layers.dense import Dense as Dense
     from kbert.layers.dropout import Dropout as Dropout
     from kbert.layers.embeddings import (

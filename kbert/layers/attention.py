@@ -17,8 +17,9 @@ import numpy as np
 from keras import ops
 
 from kbert.core.types import Shape, Tensor, Tensors
-from kbert.layers import fused
+from kbert.layers import chunked_attention as chunks, fused
 from kbert.layers.bias import cut_blocks, decoded_bias, neighbour_blocks, prompt_bias
+from kbert.layers.chunked_attention import ScoreBias, Scores
 from kbert.layers.dense import Dense, kernel_initializer
 from kbert.layers.dropout import Dropout
 from kbert.layers.gather import gather_rows
@@ -38,6 +39,8 @@ class _Attention(Editable):
         head_size: width of a head, D; None = `H / num_heads`.
         scaled: whether scores are divided by the root of the head's width. If not, the initial
             queries are (as in T5).
+        max_length: most tokens of a sequence; None = any number. A graph for sequences of any
+            length only has chunks if there may be enough tokens (`chunk_attention_from`).
     """
 
     def __init__(
@@ -49,6 +52,7 @@ class _Attention(Editable):
         use_bias: bool = True,
         head_size: int | None = None,
         scaled: bool = True,
+        max_length: int | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -57,6 +61,7 @@ class _Attention(Editable):
         self.use_bias = use_bias
         self.given_head_size = head_size
         self.scaled = scaled
+        self.max_length = max_length
         self.dropout = Dropout(dropout, dtype=self.dtype_policy, name="dropout")
 
     def _add_dense(self, units: int, input_shape: Shape, name: str, queries: int = 0) -> Dense:
@@ -79,16 +84,6 @@ class _Attention(Editable):
         dense.build(input_shape)
         return dense
 
-    # From how many queries on a training step computes scores in chunks; None = never. At 1,024
-    # tokens a step takes 2 % more time and half of the memory (`benchmarks/chunks.py`).
-    chunk_from: int | None = 1024
-
-    def _is_in_chunks(self, length: int | None, training: bool) -> bool:
-        """Whether scores of `length` queries are computed in chunks; not if it is unknown."""
-        if not training or self.chunk_from is None or length is None:
-            return False
-        return length >= self.chunk_from and keras.backend.backend() in ("tensorflow", "jax")
-
     def _scores_in_loop(self, query: Tensor, key: Tensor, bias: Tensor) -> Tensor:
         """Returns scores plus bias for decoding: (B, N, T, S) float32, not normalised yet.
 
@@ -109,59 +104,89 @@ class _Attention(Editable):
         return ops.cast(ops.softmax(scores, axis=-1), self.compute_dtype)
 
     def _attend(
-        self, query: Tensor, key: Tensor, value: Tensor, bias: Tensor, training: bool
+        self, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, training: bool
     ) -> tuple[Tensor, Tensors]:
         """Returns outputs (B, T, H), and a dict of "probabilities" and "scores" (B, N, T, S).
 
         `query` is (B, N, T, D), `key` and `value` are (B, N, S, D); the bias broadcasts to the
         scores or is None. Probabilities are those before dropout, scores those without the bias.
-
-        In training of `chunk_from` tokens or more the outputs do not come from the dict, and a
-        graph computes the dict only if it is used.
         """
-        products = self._scaled_product(query, key)
-        if not self._is_in_chunks(query.shape[2], training):
-            return self._attend_by(products, value, bias, training)
-        from kbert.layers.chunked_attention import attention_in_chunks
-
-        _, internals = self._kept(products, bias, training=False)
-        outputs = attention_in_chunks(
-            query,
-            key,
-            value,
-            bias,
-            scale=self._scale,
-            rate=self.dropout.rate,
-            seed=self.dropout.next_seed(),
+        heads, internals = self._weighed(
+            self._scaled_scores(query, key), value, ScoreBias(bias), training
         )
-        return self.output_dense(self._merge_heads(outputs)), internals
+        return self.output_dense(self._merge_heads(heads)), internals
 
-    def _scaled_product(self, query: Tensor, key: Tensor) -> Tensor:
+    def _scaled_scores(self, query: Tensor, key: Tensor) -> Scores:
+        """Returns the products of queries (B, N, P, D) and keys (B, N, S, D), scaled."""
         # Scaling the query is cheaper than scaling the scores.
-        return _product(query * ops.cast(self._scale, query.dtype), key)
+        scaled = query * ops.cast(self._scale, query.dtype)
+        return Scores(
+            lambda start, rows, tensors: ops.matmul(rows[0], tensors[0]),
+            [scaled],
+            [ops.transpose(key, (0, 1, 3, 2))],
+        )
 
-    def _attend_by(
-        self, products: Tensor, value: Tensor, bias: Tensor, training: bool
+    def _weighed(
+        self,
+        scores: Scores,
+        value: Tensor,
+        bias: ScoreBias,
+        training: bool,
+        is_in_blocks: bool = False,
     ) -> tuple[Tensor, Tensors]:
-        """Like `_attend`, from scaled scores without bias: (B, N, T, S) in the compute dtype."""
-        probabilities, internals = self._kept(products, bias, training)
-        return self._outputs(probabilities, value), internals
+        """Returns the heads' outputs (B, N, T, D), and the dict of `_attend`.
 
-    def _kept(self, products: Tensor, bias: Tensor, training: bool) -> tuple[Tensor, Tensors]:
+        If the scores are computed in chunks, the outputs do not come from the dict, and a graph
+        computes the dict only if it is used. Blocks of a window (`is_in_blocks`) whose size is
+        unknown are short.
+        """
+        length = scores.rows[0].shape[2]
+        if not training or not scores.has_chunks or (is_in_blocks and length is None):
+            choice: bool | None = False
+        else:
+            choice = chunks.is_in_chunks(length, self.max_length)
+        weights, internals = self._kept(scores.whole(), bias.of(), training and choice is False)
+        if choice is False:
+            return ops.matmul(weights, value), internals
+        rate, seed = self.dropout.rate, self.dropout.next_seed()
+
+        def in_chunks() -> Tensor:
+            return chunks.attention_in_chunks(scores, value, bias, rate=rate, seed=seed)
+
+        if choice:
+            return in_chunks(), internals
+        import tensorflow as tf
+
+        # A batch of unknown length, as `fit` pads them: the graph contains both computations.
+        # No `tf.cond`: XLA compiles both of its branches, and their tensors have other shapes.
+        is_long = tf.shape(scores.rows[0])[2] >= chunks.Threshold.tokens
+
+        def whole() -> Tensor:
+            weights, _ = self._kept(scores.whole(), bias.of(), training, seed)
+            return ops.matmul(weights, value)
+
+        return tf.switch_case(tf.cast(is_long, tf.int32), [whole, in_chunks]), internals
+
+    def _kept(
+        self, products: Tensor, bias: Tensor | None, training: bool, seed: Tensor | None = None
+    ) -> tuple[Tensor, Tensors]:
         """Returns the probabilities after dropout, and the dict that `_attend` returns.
 
         `products` (B, N, T, S) are the scores without bias in the compute dtype; the dict has them
-        as float32.
+        as float32. `seed` is that of the dropout mask; None = the next one.
         """
         scores = ops.cast(products, "float32")
         probabilities = self._normalised(_biased(scores, bias))
         if fused.fuses(self.num_heads * self.head_size, training):
             # The graph drops the plain computation above unless its results are used.
+            seed = self.dropout.next_seed() if seed is None else seed
             weights = fused.attention_probabilities(
-                products, bias, rate=self.dropout.rate, seed=self.dropout.next_seed()
+                products, bias, rate=self.dropout.rate, seed=seed
             )
-        else:
+        elif seed is None:
             weights = self.dropout(probabilities, training=training)
+        else:
+            weights = self.dropout.drop(probabilities, seed)
         return weights, {"probabilities": probabilities, "scores": scores}
 
     def _outputs(self, probabilities: Tensor, value: Tensor) -> Tensor:
@@ -244,14 +269,14 @@ class SelfAttention(_Attention):
         Args:
             x: (B, T, H).
             bias: bias added to the scores, broadcasts to (B, N, T, T), see `attention_bias`; or a
-                bias in blocks, see `layer_biases`. It is not trained from `chunk_from` tokens on.
+                bias in blocks, see `layer_biases`.
             training: whether dropout is active.
             positions: (B, P), the tokens that attend (to all tokens); None = every token. Outputs,
                 probabilities, scores and queries then have P rows instead of T. Not with a bias in
                 blocks.
             position_ids: (B, T), positions of the tokens, for rotary positions and ALiBi;
                 None = 0, 1, 2 ….
-            shared: output of the model's shared layer for x, for attentions whose `products` uses
+            shared: output of the model's shared layer for x, for attentions whose `scores` uses
                 it; or None.
 
         Returns:
@@ -267,11 +292,10 @@ class SelfAttention(_Attention):
                 query, key, value, bias, position_ids, training, prefix
             )
             return outputs, None
-        if self.alibi:
-            token_positions = self._places(x, position_ids)
-            falls = alibi_bias(token_positions, token_positions, self.num_heads)
-            bias = falls if bias is None else falls + ops.cast(bias, "float32")
-        return self._attended(x, query, key, value, bias, training, positions, shared)
+        token_positions = self._places(x, position_ids) if self.alibi else None
+        return self._attended(
+            x, query, key, value, bias, training, positions, shared, token_positions
+        )
 
     def _attended(
         self,
@@ -283,43 +307,40 @@ class SelfAttention(_Attention):
         training: bool,
         positions: Tensor | None,
         shared: Tensors | None,
+        token_positions: Tensor | None = None,
     ) -> Any:
         """Returns the result of `call` for a bias that is not in blocks.
 
         `query` is (B, N, T, D), `key` and `value` are (B, N, S, D); `x` (B, T, H) only gives the
-        shape of the chosen edit's keys. The other arguments are those of `call`.
+        shape of the chosen edit's keys. `token_positions` (T,) or (B, T) are those of ALiBi, or
+        None. The other arguments are those of `call`.
         """
+        query_positions = token_positions
         if positions is not None:
             query, bias = gather_rows(query, positions), gather_rows(bias, positions)
-        products = None
-        if type(self).products is not SelfAttention.products:
-            products = self.products(query, key, positions, shared, training)
-        keys, values, prefix = key, value, self._prefix(x)
+            if token_positions is not None:
+                query_positions = _at(token_positions, positions)
+        scores = self.scores(query, key, positions, shared, training)
+        score_bias = ScoreBias(bias, query_positions, token_positions, self.num_heads)
+        values, prefix = value, self._prefix(x)
         if prefix is not None:  # after the tokens
-            if products is not None:
-                far = self._scaled_product(query, prefix[0])
-                products = ops.concatenate([products, far], axis=-1)
-            keys = ops.concatenate([key, prefix[0]], axis=2)
+            scores = scores.joined(self._scaled_scores(query, prefix[0]))
             values = ops.concatenate([value, prefix[1]], axis=2)
-            if bias is not None:
-                number = ops.shape(prefix[0])[2]
-                bias = ops.pad(bias, ((0, 0), (0, 0), (0, 0), (0, number)))
-        if products is None:
-            outputs, internals = self._attend(query, keys, values, bias, training)
-        else:
-            outputs, internals = self._attend_by(products, values, bias, training)
+            score_bias = score_bias._replace(more=ops.shape(prefix[0])[2])
+        heads, internals = self._weighed(scores, values, score_bias, training)
         if prefix is not None:
             internals = {name: part[..., : ops.shape(key)[2]] for name, part in internals.items()}
+        outputs = self.output_dense(self._merge_heads(heads))
         return outputs, {**internals, "query": query, "key": key, "value": value}
 
-    def products(
+    def scores(
         self,
         query: Tensor,
         key: Tensor,
         positions: Tensor | None,
         shared: Tensors | None,
         training: bool,
-    ) -> Tensor:
+    ) -> Scores:
         """Returns the scores without the bias; other kinds of attention override this method.
 
         Args:
@@ -328,11 +349,8 @@ class SelfAttention(_Attention):
             positions: (B, P), the tokens that attend; None = all.
             shared: output of the model's shared layer, or None.
             training: whether dropout is active.
-
-        Returns:
-            (B, N, P, S) in the compute dtype.
         """
-        return self._scaled_product(query, key)
+        return self._scaled_scores(query, key)
 
     def _prefix(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
         """Returns keys and values (B, N, G, D) of the chosen edit, and their bias (B, 1, T, G).
@@ -387,13 +405,14 @@ class SelfAttention(_Attention):
             keys, values = _with_rows(keys, other_keys), _with_rows(values, other_values)
             other_bias = ops.transpose(cut_blocks(other_bias, size), (0, 2, 1, 3, 4))
             bias = ops.concatenate([bias, ops.cast(other_bias, bias.dtype)], axis=-1)
-        outputs, *_ = self._attend(
-            folded(cut_blocks(query, size)),
-            folded(keys),
+        heads, _ = self._weighed(
+            self._scaled_scores(folded(cut_blocks(query, size)), folded(keys)),
             folded(values),
-            ops.reshape(bias, (-1, *ops.shape(bias)[2:])),
+            ScoreBias(ops.reshape(bias, (-1, *ops.shape(bias)[2:]))),
             training,
+            is_in_blocks=True,
         )
+        outputs = self.output_dense(self._merge_heads(heads))
         return ops.reshape(outputs, (batch, number * size, -1))[:, :length]
 
     def _turned(
@@ -583,6 +602,13 @@ class _SmallerColumns(keras.initializers.Initializer):
         kernel = kernel_initializer(self.sigma)(shape, dtype)
         smaller = np.where(np.arange(shape[-1]) < self.columns, self.factor, 1.0)
         return kernel * ops.cast(smaller, kernel.dtype)
+
+
+def _at(token_positions: Tensor, positions: Tensor) -> Tensor:
+    """Returns the entries (B, P) of `token_positions`, (T,) or (B, T), at `positions` (B, P)."""
+    if len(token_positions.shape) == 1:
+        return ops.take(token_positions, positions)
+    return ops.take_along_axis(token_positions, ops.cast(positions, "int32"), axis=1)
 
 
 def _with_rows(blocks: Tensor, rows: Tensor) -> Tensor:

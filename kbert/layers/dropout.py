@@ -40,11 +40,17 @@ class Dropout(keras.layers.Layer):
     def call(self, inputs: Tensor, training: bool = False) -> Tensor:
         if not training or not self.rate:
             return inputs
-        if fused.fuses(inputs.shape[-1], training):
-            return fused.dropout(inputs, self.rate, self.next_seed())
         if keras.backend.backend() == "tensorflow":
-            return _tensorflow_dropout(inputs, self.rate, self.next_seed())
+            return self.drop(inputs, self.next_seed())
         return keras.random.dropout(inputs, self.rate, seed=self.seed_generator)
+
+    def drop(self, inputs: Tensor, seed: Tensor | None) -> Tensor:
+        """Drops entries of the inputs by a seed of `next_seed`; on TensorFlow only."""
+        if seed is None:
+            return inputs
+        if fused.fuses(inputs.shape[-1], training=True):
+            return fused.dropout(inputs, self.rate, seed)
+        return _tensorflow_dropout(inputs, self.rate, seed)
 
     def next_seed(self) -> Tensor | None:
         """Returns the seed of the next mask, (2,) int32, on JAX uint32; None if the rate is 0."""

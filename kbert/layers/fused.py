@@ -135,7 +135,9 @@ def attention_probabilities(
         probabilities, weights = forward(scores, bias, seed)
 
         def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            of_scores = backward(upstream, probabilities, seed)
+            # `identity`: in the gradient of a branch, TensorFlow 2.21 loses tensors of the branch
+            # that a compiled function captures itself.
+            of_scores = backward(upstream, tf.identity(probabilities), seed)
             return of_scores, _sum_to(tf.cast(of_scores, tf.float32), tf.shape(bias))
 
         return weights, gradient

@@ -4,6 +4,7 @@ Shapes: `B` batch, `T` tokens, `H` hidden width, `M` positions, `N` heads, `D` w
 """
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -319,6 +320,51 @@ def relative_shift_rows(x: Tensor, positions: Tensor, length: Tensor) -> Tensor:
     columns = length - 1 - ops.cast(positions, "int32")[:, :, None] + columns
     rows = ops.reshape(ops.arange(batch * heads * number), (batch, heads, number, 1))
     return ops.take(ops.reshape(x, (-1,)), rows * width + columns[:, None])
+
+
+def scores_by_distance(
+    products: Callable[[Tensor], Tensor],
+    vectors: Tensor,
+    number: Tensor,
+    length: Tensor,
+    start: Tensor = 0,
+    positions: Tensor | None = None,
+) -> Tensor:
+    """Computes scores by distance of a chunk of tokens, and turns them into scores by token.
+
+    Args:
+        products: function from the vectors of M distances (N, M, W) to scores by distance (B, N, C,
+            M).
+        vectors: (N, S + T, W), for the distances from S - 1 down to -T, see `relative_shift`.
+        number: number of tokens of the chunk, C.
+        length: number of tokens that attend if all do, T.
+        start: first token of the chunk; the integer 0 = all tokens. The chunk may end after the
+            last token.
+        positions: (B, P), the tokens that attend, of which the chunk is a part; None = all.
+
+    Returns:
+        (B, N, C, S).
+
+    Example:
+        >>> bias = ops.reshape(ops.arange(1, -3, -1), (1, 4, 1))  # the distances
+        >>> def products(x):
+        ...     return ops.broadcast_to(ops.transpose(x, (0, 2, 1))[None], (1, 1, 1, x.shape[1]))
+        >>> scores = scores_by_distance(products, bias, 1, 2, start=ops.array(1))
+        >>> ops.convert_to_numpy(scores)[0, 0].tolist()
+        [[1, 0]]
+    """
+    if positions is not None:
+        if not isinstance(start, int):
+            rows = ops.minimum(start + ops.arange(number), ops.shape(positions)[1] - 1)
+            positions = ops.take(positions, rows, axis=1)
+        return relative_shift_rows(products(vectors), positions, length)
+    if not isinstance(start, int):
+        # Rows that are closer to the last token need later columns.
+        heads, columns, width = ops.shape(vectors)
+        padded = ops.pad(vectors, ((0, 0), (number, 0), (0, 0)))
+        begin = [0, ops.cast(length - start, "int32"), 0]
+        vectors = ops.slice(padded, begin, (heads, columns - length + number, width))
+    return relative_shift(products(vectors))
 
 
 def check_length(length: Tensor, max_positions: int) -> Tensor:

@@ -15,9 +15,9 @@ from keras import ops
 
 from kbert.core.types import Shape, Tensor, Tensors
 from kbert.layers.attention import SelfAttention
+from kbert.layers.chunked_attention import Scores
 from kbert.layers.dense import kernel_initializer
-from kbert.layers.gather import gather_rows
-from kbert.layers.positions import relative_shift
+from kbert.layers.positions import scores_by_distance
 
 
 def bias_buckets(num_buckets: int, max_distance: int) -> np.ndarray:
@@ -63,7 +63,7 @@ class RelativeBiases(keras.layers.Layer):
     Example:
         >>> layer = RelativeBiases(2, 8, 16)
         >>> {name: tuple(x.shape) for name, x in layer(ops.ones((1, 3, 4))).items()}
-        {'bias': (1, 2, 3, 3)}
+        {'by_distance': (2, 6)}
     """
 
     def __init__(
@@ -91,18 +91,17 @@ class RelativeBiases(keras.layers.Layer):
         )
 
     def call(self, x: Tensor, training: bool = False) -> Tensors:
-        """Returns "bias" (1, N, T, T) for a batch (B, T, H), of which only T matters."""
+        """Returns "by_distance" (N, 2 T) for a batch (B, T, H), of which only T matters.
+
+        They are the biases of the distances from T - 1 down to -T, i - j for tokens i and j.
+        """
         length = ops.shape(x)[1]
-        # i - j for tokens i and j, from T - 1 down to -T.
-        rows = self._biases(ops.flip(ops.arange(-length, length, dtype="int32")))  # (N, 2 T)
-        rows = ops.broadcast_to(rows[:, None], (self.num_heads, length, 2 * length))
-        return {"bias": relative_shift(rows[None])}
+        return {"by_distance": self._biases(ops.flip(ops.arange(-length, length, dtype="int32")))}
 
     def row(self, place: Tensor, length: Tensor) -> Tensor:
         """Returns the biases (1, N, 1, length) of the token at `place`, a scalar.
 
-        They are those of its scores with the first `length` tokens. `T` tokens have the rows of
-        `call`.
+        They are those of its scores with the first `length` tokens.
         """
         distances = ops.cast(place, "int32") - ops.arange(length, dtype="int32")
         return self._biases(distances)[None, :, None]
@@ -134,29 +133,40 @@ class BiasedAttention(SelfAttention):
         ((1, 3, 4), (1, 2, 3, 3))
     """
 
-    def products(
+    def scores(
         self,
         query: Tensor,
         key: Tensor,
         positions: Tensor | None,
         shared: Tensors | None,
         training: bool,
-    ) -> Tensor:
-        """Returns the scores without the mask's bias, like `SelfAttention.products`.
+    ) -> Scores:
+        """Returns the scores with the biases of `shared`, the output of `RelativeBiases`.
 
-        `shared` is the output of `RelativeBiases`. Its biases are added to the products, with
-        `positions` only those of the tokens that attend. The mask's bias is added elsewhere: it is
-        not trained and needs no gradient.
+        Arguments are those of `SelfAttention.scores`.
 
         Raises:
             ValueError: `shared` is None.
         """
         if shared is None:
             raise ValueError("`shared` must contain the distance biases. Received: None")
-        by_distance = ops.cast(shared["bias"], self.compute_dtype)
-        if positions is not None:
-            by_distance = gather_rows(by_distance, positions)
-        return self._scaled_product(query, key) + by_distance
+        plain, length = self._scaled_scores(query, key), ops.shape(key)[2]
+
+        def products(start: Any, rows: list[Any], tensors: list[Any]) -> Tensor:
+            *keys, biases = tensors
+            batch, _, number, _ = ops.shape(rows[0])
+            batch = 1 if positions is None else batch
+
+            def rows_of(biases: Tensor) -> Tensor:  # (N, M, 1) -> (B or 1, N, C, M)
+                heads, columns, _ = ops.shape(biases)
+                biases = ops.reshape(biases, (1, heads, 1, columns))
+                return ops.broadcast_to(biases, (batch, heads, number, columns))
+
+            by_distance = scores_by_distance(rows_of, biases, number, length, start, positions)
+            return plain.products(start, rows, keys) + by_distance
+
+        biases = ops.cast(shared["by_distance"], self.compute_dtype)[..., None]
+        return Scores(products, plain.rows, [*plain.tensors, biases])
 
     def step(  # type: ignore[override]  # the biases besides
         self,

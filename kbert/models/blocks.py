@@ -76,6 +76,7 @@ def seq2seq_block(config: Seq2SeqConfig, *, crossed: bool = False, **kwargs: Any
         "dropout": config.attention_dropout,
         "head_size": config.head_size,
         "scaled": config.scale_scores,
+        "max_length": config.max_positions,
         **common,
     }
     kind = BiasedAttention if config.positions == RELATIVE else SelfAttention
@@ -105,6 +106,7 @@ def attention_of(config: TransformerConfig, *, layer: int, **kwargs: Any) -> Sel
     defaults: dict[str, Any] = {
         "num_heads": config.num_heads,
         "dropout": config.attention_dropout,
+        "max_length": config.max_positions,
         "initializer_range": config.initializer_range,
         "use_bias": config.has_bias("attention"),
         "rotary_base": config.layer_rotary_base(layer),

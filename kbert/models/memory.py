@@ -19,6 +19,7 @@ from kbert.configs.reformer import LSH, ReformerConfig
 from kbert.configs.seq2seq import Seq2SeqConfig
 from kbert.core.devices import PRECISIONS
 from kbert.layers import fused
+from kbert.layers.chunked_attention import chunk_size, is_in_chunks
 from kbert.layers.token_embeddings import tokens_of_chunk
 
 _FULL = 4  # bytes of a float32
@@ -43,6 +44,8 @@ _RECOMPUTED = 1.5
 _STREAMS, _FORWARDED, _SCORES = 12, 4, 6
 # Bytes of the layers' compiled functions, and of the compiled update for each weight tensor.
 _COMPILED, _COMPILED_WEIGHT = 35 << 20, 2_500_000
+# Bytes of the loops over chunks of attention, measured at 1,024 to 4,096 tokens.
+_CHUNKED = 150 << 20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -250,12 +253,17 @@ def layer_memory(
     keys, copies = length, 0
     if window is not None and 3 * window // 2 < length:  # blocks: query, 3 x key and value
         keys, copies = 3 * window // 2, 7
-    scores = batch * config.num_heads * length * keys
+    scores, logs = batch * config.num_heads * length * keys, 0
+    working, loops = scores, 0
+    if keys == length and is_in_chunks(length):
+        # The outputs of all heads, and one float32 for each query, instead of probabilities.
+        scores, working = 0, scores // length * chunk_size(length)
+        copies, logs, loops = copies + 1, _FULL * batch * config.num_heads * length, _CHUNKED
     if fused.fuses(config.hidden_size, training=True):
         # Inputs of the four products, query, key and value, the two sums before the norms; input
         # and output of the activation; probabilities before and after dropout.
-        kept_bytes = size * ((8 + copies) * hidden + 2 * forwarded + 2 * scores)
-        return kept_bytes, _BACKWARD * size * max(forwarded, scores)
+        kept_bytes = size * ((8 + copies) * hidden + 2 * forwarded + 2 * scores) + logs
+        return kept_bytes, _BACKWARD * size * max(forwarded, working) + loops
     # Dropout keeps its mask. For the probabilities it also keeps its result, and the softmax keeps
     # its own in float32.
     masks = 2 * bool(config.dropout)
@@ -263,5 +271,5 @@ def layer_memory(
     kept_bytes = hidden * (_FULL * _KEPT_FULL + size * (_KEPT_COMPUTED + copies + masks))
     inside = _FULL if config.activation in _FULL_INSIDE else size
     kept_bytes += (size + inside * (_KEPT[config.activation] - 1)) * forwarded
-    kept_bytes += scores * (_FULL + size * probabilities)
-    return kept_bytes, _BACKWARD * max(inside * forwarded, size * scores)
+    kept_bytes += scores * (_FULL + size * probabilities) + logs
+    return kept_bytes, _BACKWARD * max(inside * forwarded, size * working) + loops

@@ -9,9 +9,15 @@ from keras import ops
 
 from kbert.configs.decoder import DecoderConfig
 from kbert.core.contexts import recomputation
-from kbert.layers import CrossAttention, SelfAttention, chunked_attention
+from kbert.layers import CrossAttention, SelfAttention, chunk_attention_from, chunked_attention
 from kbert.layers.bias import attention_bias, causal_bias, example_bias
-from kbert.layers.chunks import RowFunction, map_chunks
+from kbert.layers.chunked_attention import (
+    ScoreBias,
+    Scores,
+    Threshold,
+    attention_in_chunks,
+    is_in_chunks,
+)
 from kbert.models import Decoder, Encoder
 from tests.harness import (
     KINDS,
@@ -48,23 +54,24 @@ def both(monkeypatch):
 
     mapped = []
 
-    def map_and_count(*arguments, **options):
+    def attend_and_count(*arguments, **options):
         mapped.append(options)
-        return map_chunks(*arguments, **options)
+        return attention_in_chunks(*arguments, **options)
 
     def run(function, is_chunked=True):
         found = []
         for least in (None, 3):
             assert not mapped
-            monkeypatch.setattr(SelfAttention, "chunk_from", least)
-            monkeypatch.setattr(CrossAttention, "chunk_from", least)
+            chunk_attention_from(least)
             found.append(function())
         assert bool(mapped) is is_chunked
+        mapped.clear()
         return found
 
     monkeypatch.setattr(chunked_attention, "CHUNK_SIZE", 4)
-    monkeypatch.setattr(chunked_attention, "map_chunks", map_and_count)
-    return run
+    monkeypatch.setattr(chunked_attention, "attention_in_chunks", attend_and_count)
+    yield run
+    chunk_attention_from(1024)
 
 
 def weighted_sum(x):
@@ -121,19 +128,28 @@ def test_attention_to_another_sequence(both):
     assert_gradients_close(chunked, plain)
 
 
+def plain_scores(query, key):
+    """0.5 times the products, as `Scores`."""
+    return Scores(
+        lambda start, rows, tensors: ops.matmul(rows[0], tensors[0]),
+        [0.5 * query],
+        [ops.transpose(key, (0, 1, 3, 2))],
+    )
+
+
+def attended(query, key, value, rate, seed):
+    scores = plain_scores(query, key)
+    return attention_in_chunks(scores, value, ScoreBias(), rate=rate, seed=seed)
+
+
 def probabilities(rate, seed, length=LENGTH):
     """The weights after dropout (1, 2, T, T): values of one-hot vectors read them."""
     rng = np.random.default_rng(0)
     query, key = (rng.normal(size=(1, 2, length, length)).astype("float32") for _ in range(2))
-    value = ops.convert_to_tensor(np.tile(np.eye(length, dtype="float32"), (1, 2, 1, 1)))
+    value = np.tile(np.eye(length, dtype="float32"), (1, 2, 1, 1))
     if seed is not None and not ON_TENSORFLOW:
         seed = ops.cast(seed, "uint32")
-    return to_numpy(
-        chunked_attention.attention_in_chunks(
-            *(ops.convert_to_tensor(x) for x in (query, key)), value, None,
-            scale=0.3, rate=rate, seed=seed,
-        )
-    )  # fmt: skip
+    return to_numpy(attended(*map(ops.convert_to_tensor, (query, key, value)), rate, seed))
 
 
 def test_dropout_is_that_of_the_probabilities(monkeypatch):
@@ -164,20 +180,14 @@ def test_the_gradient_drops_what_the_outputs_dropped(monkeypatch):
     )
     seed, weights = tf.constant([7, 8]), tf.constant(rng.normal(size=query.shape), tf.float32)
     eye = tf.tile(tf.eye(LENGTH)[None, None], (1, 2, 1, 1))
-    options = {"scale": 0.5, "rate": 0.3, "seed": seed}
-    mask = tf.cast(
-        chunked_attention.attention_in_chunks(query, key, eye, None, **options) != 0, "float32"
-    )
+    mask = tf.cast(attended(query, key, eye, 0.3, seed) != 0, "float32")
 
     def plain(query, key, value):
         scores = tf.matmul(query * 0.5, key, transpose_b=True)
         return tf.matmul(tf.nn.softmax(scores) * mask / 0.7, value)
 
     found = []
-    for function in (
-        plain,
-        lambda *x: chunked_attention.attention_in_chunks(*x, None, **options),
-    ):
+    for function in (plain, lambda *x: attended(*x, 0.3, seed)):
         with tf.GradientTape() as tape:
             tape.watch([query, key, value])
             total = tf.reduce_sum(function(query, key, value) * weights)
@@ -187,8 +197,7 @@ def test_the_gradient_drops_what_the_outputs_dropped(monkeypatch):
 
 
 KINDS_HERE = {"": {}, **KINDS}
-# Their scores are no products of queries and keys, or all their layers have blocks of a window.
-WHOLE = ("disentangled", "convolution", "relative bias", "windows in the last layer", "xlnet")
+WHOLE = ("windows in the last layer",)  # blocks are short
 
 
 @pytest.mark.jax_slow
@@ -196,7 +205,7 @@ WHOLE = ("disentangled", "convolution", "relative bias", "windows in the last la
     pytest.param(x, marks=() if x in ("", "modern") else pytest.mark.slow) for x in KINDS_HERE
 ])  # fmt: skip
 def test_an_encoder_computes_the_same(both, kind):
-    """Also the kinds whose scores are no plain products, which stay whole."""
+    """Also the kinds whose scores are more than products of queries and keys."""
     config = tiny_config(**KINDS_HERE[kind])
     encoder, inputs = Encoder(config), tiny_inputs(config)
     freeze_unread(encoder)
@@ -263,7 +272,7 @@ def test_in_a_graph_the_whole_scores_are_not_computed(monkeypatch):
     import tensorflow as tf
 
     monkeypatch.setattr(chunked_attention, "CHUNK_SIZE", 4)
-    monkeypatch.setattr(SelfAttention, "chunk_from", 3)
+    monkeypatch.setattr(Threshold, "tokens", 3)
     layer = randomised(SelfAttention(3), X.shape)
 
     @tf.function
@@ -286,41 +295,135 @@ def test_in_a_graph_the_whole_scores_are_not_computed(monkeypatch):
     assert names == []
 
 
-@pytest.mark.tensorflow
-def test_a_bias_has_no_gradient_rather_than_a_wrong_one(monkeypatch):
-    import tensorflow as tf
-
-    monkeypatch.setattr(SelfAttention, "chunk_from", 3)
+def test_a_trained_bias_has_its_gradient(both):
     layer = randomised(SelfAttention(3), X.shape)
-    bias = tf.zeros((1, 1, 1, LENGTH))
-    with tf.GradientTape() as tape:
-        tape.watch(bias)
-        total = tf.reduce_sum(layer(X, bias, training=True)[0])
-    assert tape.gradient(total, bias) is None
+    rng = np.random.default_rng(2)
+    shapes = ((1, 1, 1, LENGTH), (1, 3, LENGTH, LENGTH), (2, 1, LENGTH, LENGTH))
+    biases = [keras.Variable(rng.normal(size=shape).astype("float32")) for shape in shapes]
+
+    class Trained(keras.layers.Layer):
+        def __init__(self):
+            super().__init__()
+            self.biases, self.attention = biases, layer
+            self.built = True
+
+        def call(self, x):
+            return sum(self.attention(x, bias.value, training=True)[0] for bias in self.biases)
+
+    trained = Trained()
+    plain, chunked = both(lambda: layer_gradients(trained, lambda: weighted_sum(trained(X))))
+    assert_gradients_close(chunked, plain)
 
 
 def test_only_training_of_long_sequences_is_in_chunks(both):
     layer = SelfAttention(2)
-    layer.chunk_from = 8
-    assert layer._is_in_chunks(8, training=True)
-    assert not layer._is_in_chunks(7, training=True)
-    assert not layer._is_in_chunks(8, training=False)
-    assert not layer._is_in_chunks(None, training=True)
-    layer.chunk_from = None
-    assert not layer._is_in_chunks(8, training=True)
+    both(lambda: layer(X, training=True))
+    both(lambda: layer(X, training=False), is_chunked=False)
+    both(lambda: layer(X[:, :2], training=True), is_chunked=False)
+    chunk_attention_from(8)
+    assert is_in_chunks(8)
+    assert not is_in_chunks(7)
+    assert is_in_chunks(None) is None
+    assert is_in_chunks(None, 8) is None
+    assert is_in_chunks(None, 7) is False
+    chunk_attention_from(None)
+    assert not is_in_chunks(8)
 
 
-def test_rows_in_chunks_of_any_size():
-    cube = RowFunction(
-        lambda start, rows, shared: (rows[0] ** 3 * shared[0], rows[0]),
-        lambda start, rows, shared, output, saved, upstream: (
-            [3 * saved**2 * shared[0] * upstream],
-            [ops.sum(saved**3 * upstream)],
-        ),
-        output=(1, "float32"),
-        saved=(1, "float32"),
-    )
-    x, factor = ops.reshape(ops.arange(7, dtype="float32"), (7, 1)), ops.convert_to_tensor(2.0)
-    for size in (1, 2, 3, 7, 100):
-        found = to_numpy(map_chunks(cube, [x], [factor], size=size))[:, 0]
-        np.testing.assert_allclose(found, 2 * np.arange(7.0) ** 3)
+@pytest.mark.parametrize("tokens", [0, -1, 1.5, "8", True])
+def test_no_other_number_of_tokens(tokens):
+    with pytest.raises(ValueError, match=r"whole number of at least 1, or None .*Received: "):
+        chunk_attention_from(tokens)
+    assert Threshold.tokens == 1024
+
+
+def steps_of_any_length(layer, lengths, **options):
+    """The gradients of one graph for several lengths, and the graph."""
+    import tensorflow as tf
+
+    weights = [weight.value for weight in layer.trainable_weights]
+
+    @tf.function(input_signature=[tf.TensorSpec((None, None, 12), tf.float32)], **options)
+    def step(x):
+        with tf.GradientTape() as tape:
+            tape.watch([x, *weights])
+            y = tf.reshape(layer(x, attention_bias(x[..., 0] > -1), training=True)[0], [-1])
+            total = tf.reduce_sum(y * tf.cos(tf.range(tf.cast(tf.size(y), tf.float32))))
+        return tape.gradient(total, [x, *weights])
+
+    return [to_numpy(step(X[:, :length])) for length in lengths], step
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize("compiled", [False, True], ids=["", "xla"])
+@pytest.mark.parametrize("heads", [3, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_graph_for_any_length_chooses_when_it_runs(both, compiled, heads):
+    layer = randomised(SelfAttention(heads), X.shape)
+
+    def run():
+        return steps_of_any_length(layer, (1, 2, 3, 4, 5, LENGTH), jit_compile=compiled)[0]
+
+    plain, chunked = both(run)
+    for ours, theirs in zip(chunked, plain, strict=True):
+        for x, y in zip(ours, theirs, strict=True):
+            assert_close(x, y, 1e-5)
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize("kind", [
+    pytest.param(x, marks=() if x == "disentangled" else pytest.mark.slow)
+    for x in KINDS_HERE
+    if x not in WHOLE
+])  # fmt: skip
+def test_an_encoder_in_a_graph_for_any_length(both, kind):
+    import tensorflow as tf
+
+    config = tiny_config(**KINDS_HERE[kind])
+    encoder, inputs = Encoder(config), tiny_inputs(config)
+    freeze_unread(encoder)
+    randomise(encoder)
+    inputs = {name: tf.constant(value, tf.int32) for name, value in inputs.items()}
+    specs = {name: tf.TensorSpec((3, None), tf.int32) for name in inputs}
+    weights = [weight.value for weight in encoder.trainable_weights]
+
+    def run():
+        @tf.function(input_signature=[specs])
+        def step(inputs):
+            with tf.GradientTape() as tape:
+                outputs = encoder(inputs, training=True)
+                y = tf.cast(tf.reshape(outputs["sequence"], [-1]), tf.float32)
+                total = tf.reduce_sum(y * tf.cos(tf.range(tf.cast(tf.size(y), tf.float32))))
+                total += tf.reduce_sum(outputs["pooled"])
+            return [tf.convert_to_tensor(x) for x in tape.gradient(
+                total, weights, unconnected_gradients="zero")]  # fmt: skip
+
+        return {str(i): to_numpy(x) for i, x in enumerate(step(inputs))}
+
+    plain, chunked = both(run)
+    assert_gradients_close(chunked, plain)
+
+
+@pytest.mark.tensorflow
+def test_dropout_in_a_graph_for_any_length(both):
+    """One mask for the forward and the backward pass in either branch, another one each step."""
+    layer = randomised(SelfAttention(3, dropout=0.5), X.shape)
+
+    def run():
+        (first, again), _ = steps_of_any_length(layer, (LENGTH, LENGTH))
+        assert np.abs(first[0] - again[0]).max() > 1e-3
+        return first
+
+    for gradients in both(run):
+        assert all(np.isfinite(x).all() for x in gradients)
+
+
+@pytest.mark.tensorflow
+def test_a_graph_for_any_length_has_no_choice_below_the_threshold(both):
+    def operations(max_length):
+        layer = randomised(SelfAttention(3, max_length=max_length), X.shape)
+        _, step = steps_of_any_length(layer, (LENGTH,))
+        return {x.type for x in step.get_concrete_function().graph.get_operations()}
+
+    chunk_attention_from(13)
+    assert not {"Case", "StatelessCase"} & operations(12)
+    assert {"Case", "StatelessCase"} & operations(13)

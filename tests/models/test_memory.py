@@ -12,6 +12,7 @@ from kbert.catalog.families import family
 from kbert.configs.encoder import EncoderConfig
 from kbert.configs.reformer import ReformerConfig
 from kbert.configs.seq2seq import Seq2SeqConfig
+from kbert.layers.chunked_attention import Threshold
 from kbert.models import describe
 from tests.harness import tiny_config
 
@@ -86,6 +87,20 @@ def test_what_changes_weights():
     assert no_pooler.weights == 4 * (TRAINED - 16 * 17 - 2 * 17)
 
 
+def test_scores_in_chunks_are_not_kept(monkeypatch):
+    config = tiny_config(intermediate_size=64, max_positions=2048)
+
+    def activations():
+        return describe(config).training_memory(1, 2048).activations
+
+    chunked = activations()
+    monkeypatch.setattr(Threshold, "tokens", None)
+    scores, hidden = 4 * 2048**2, 2048 * 16  # 4 heads; each layer kept the scores once
+    of_layers = 2 * (4 * scores - 4 * hidden - 4 * 4 * 2048)
+    of_work = 4 * 4 * (scores - scores // 8) - (150 << 20)
+    assert activations() - chunked == of_layers + of_work
+
+
 def test_albert_saves_weights_and_not_activations():
     bert = describe(family("bert-base-uncased").replace(dropout=0.0, attention_dropout=0.0))
     albert = describe("albert-base-v2").training_memory(32, 128)
@@ -127,6 +142,7 @@ ALBERT = {"num_layer_groups": 1, "embedding_size": 64, "dropout": 0.0, "attentio
     [
         ({}, 32, 128, "float32", False),
         ({}, 8, 512, "float32", False),
+        ({"max_positions": 2048}, 2, 2048, "float32", False),
         (ALBERT, 32, 128, "float32", False),
         ({"activation": "gelu", "vocabulary_size": 30000}, 32, 128, "float32", False),
         ({}, 64, 128, "mixed_bfloat16", False),

@@ -19,6 +19,7 @@ from kbert.core.options import option
 from kbert.core.types import Shape, Tensor, Tensors
 from kbert.layers import FeedForward, SelfAttention
 from kbert.layers.activations import get_activation
+from kbert.layers.chunked_attention import ScoreBias
 from kbert.layers.dense import Dense, kernel_initializer
 from kbert.models.parts import Part
 
@@ -208,8 +209,9 @@ class MixedAttention(SelfAttention):
         projected: Any = ops.split(self.qkv(x), 4, axis=-1)
         by_head = [ops.reshape(part, heads) for part in projected]
         query, key, value = (ops.transpose(part, (0, 2, 1, 3)) for part in by_head[:3])
-        probabilities, internals = self._kept(self._scaled_product(query, key), bias, training)
-        attended = self._merge_heads(ops.matmul(probabilities, value))
+        scores = self._scaled_scores(query, key)
+        attended, internals = self._weighed(scores, value, ScoreBias(bias), training)
+        attended = self._merge_heads(attended)
 
         spans = self.weights_dense(self.key_convolution(x, own_neighbours) * projected[0])
         spans = ops.reshape(spans, (*heads[:3], self.kernel_size))
@@ -400,6 +402,7 @@ class DynamicConvolution(Part):
             config.num_heads,
             kernel_size=self.kernel_size,
             dropout=config.attention_dropout,
+            max_length=config.max_positions,
             initializer_range=config.initializer_range,
             **kwargs,
         )

@@ -19,9 +19,10 @@ from kbert.configs.transformer import GLOBAL
 from kbert.core.options import option
 from kbert.core.types import Shape, Tensor, Tensors
 from kbert.layers import Dropout, LayerNorm, SelfAttention
+from kbert.layers.chunked_attention import Scores
 from kbert.layers.dense import kernel_initializer
 from kbert.layers.gather import gather_rows
-from kbert.layers.positions import distance_products, relative_shift, relative_shift_rows
+from kbert.layers.positions import distance_products, relative_shift, scores_by_distance
 from kbert.models.parts import Part
 
 CONTENT_TO_POSITION, POSITION_TO_CONTENT = "content_to_position", "position_to_content"
@@ -168,17 +169,17 @@ class DisentangledAttention(SelfAttention):
             if POSITION_TO_CONTENT in self.terms:
                 self.distance_query = self._add_dense(width, input_shape, "distance_query")
 
-    def products(
+    def scores(
         self,
         query: Tensor,
         key: Tensor,
         positions: Tensor | None,
         shared: Tensors | None,
         training: bool,
-    ) -> Tensor:
+    ) -> Scores:
         """Returns the sum of all terms of the scores, without the bias.
 
-        Arguments are those of `SelfAttention.products`; `shared` is the output of `DistanceTable`.
+        Arguments are those of `SelfAttention.scores`; `shared` is the output of `DistanceTable`.
 
         Raises:
             ValueError: `shared` is None.
@@ -188,28 +189,40 @@ class DisentangledAttention(SelfAttention):
         table = self.table_dropout(ops.cast(shared["table"], self.compute_dtype), training=training)
         far_query: Any
         far_query, far_key = self._project_distances(table)  # (N, R, D)
-        scale = ops.cast(self._scale, query.dtype)
-        scaled = query * scale
-        products = ops.matmul(scaled, ops.transpose(key, (0, 1, 3, 2)))  # (B, N, P, T)
-        if CONTENT_TO_POSITION in self.terms:
-            # Distances from T - 1 down to -T.
-            far_keys = ops.take(far_key, ops.flip(shared["rows"][:-1]), axis=1)
-            by_distance = distance_products(scaled, far_keys)  # (B, N, P, 2 T)
-            if positions is None:
-                products = products + relative_shift(by_distance)
-            else:
-                products = products + relative_shift_rows(by_distance, positions, ops.shape(key)[2])
-        if POSITION_TO_CONTENT in self.terms:
-            # Distances from 1 - T up to T.
-            far_queries = ops.take(far_query * scale, shared["rows"][1:], axis=1)
-            by_key = relative_shift(
-                distance_products(key, far_queries)
-            )  # (B, N, T, T), a row for each key
-            by_query = ops.transpose(by_key, (0, 1, 3, 2))
-            if positions is not None:
-                by_query = gather_rows(by_query, positions)
-            products = products + by_query
-        return products
+        plain, length = self._scaled_scores(query, key), ops.shape(key)[2]
+        tensors = list(plain.tensors)
+        if CONTENT_TO_POSITION in self.terms:  # distances from T - 1 down to -T
+            tensors.append(ops.take(far_key, ops.flip(shared["rows"][:-1]), axis=1))
+        if POSITION_TO_CONTENT in self.terms:  # distances from 1 - T up to T
+            far_query = far_query * ops.cast(self._scale, query.dtype)
+            tensors += [key, ops.take(far_query, shared["rows"][1:], axis=1)]
+
+        def products(start: Any, rows: list[Any], tensors: list[Any]) -> Tensor:
+            keys, *terms = tensors
+            number = ops.shape(rows[0])[2]
+            sums = plain.products(start, rows, [keys])  # (B, N, C, T)
+            if CONTENT_TO_POSITION in self.terms:
+                sums = sums + scores_by_distance(
+                    lambda x: distance_products(rows[0], x),
+                    terms.pop(0),
+                    number,
+                    length,
+                    start,
+                    positions,
+                )
+            if not terms:
+                return sums
+            tokens, far_queries = terms
+            if isinstance(start, int):
+                by_query = _scores_of_keys(tokens, far_queries)
+                if positions is not None:
+                    by_query = gather_rows(by_query, positions)
+                return sums + by_query
+            return sums + _scores_of_keys_in_tiles(tokens, far_queries, start, number)
+
+        # For selected tokens the second term is computed for all.
+        has_chunks = positions is None or POSITION_TO_CONTENT not in self.terms
+        return Scores(products, plain.rows, tensors, has_chunks)
 
     def _project_distances(self, table: Tensor) -> tuple[Tensor, Tensor]:
         """Returns queries and keys (N, R, D) of the distance embeddings `table` (R, H).
@@ -229,6 +242,41 @@ class DisentangledAttention(SelfAttention):
     @property
     def _scale(self) -> float:
         return super()._scale / (1 + len(self.terms)) ** 0.5
+
+
+def _scores_of_keys(key: Tensor, far_queries: Tensor) -> Tensor:
+    """Returns the scores (B, N, T, T) of all queries, by the distance to each key.
+
+    `key` is (B, N, T, D); `far_queries` (N, 2 T, D) are for the distances from 1 - T up to T.
+    """
+    by_key = relative_shift(distance_products(key, far_queries))  # a row for each key
+    return ops.transpose(by_key, (0, 1, 3, 2))
+
+
+def _scores_of_keys_in_tiles(
+    key: Tensor, far_queries: Tensor, start: Tensor, number: Tensor
+) -> Tensor:
+    """Returns the scores (B, N, C, T) of the C queries from `start` on, see `_scores_of_keys`.
+
+    C is `number`. The keys are cut into M tiles of C keys: a tile and the queries have 2 C
+    distances, which begin C higher with each tile before.
+    """
+    batch, heads, length, width = ops.shape(key)
+    tiles = -(-length // number)
+    missing = tiles * number - length
+    far_queries = ops.pad(far_queries, ((0, 0), (missing, number), (0, 0)))
+    begin, size = [0, ops.cast(start, "int32"), 0], (heads, (tiles + 1) * number, width)
+    blocks = ops.reshape(ops.slice(far_queries, begin, size), (heads, tiles + 1, number, width))
+    windows = ops.flip(ops.concatenate([blocks[:, :-1], blocks[:, 1:]], axis=2), axis=1)
+    windows = ops.reshape(windows, (heads * tiles, 2 * number, width))
+    key = ops.pad(key, ((0, 0), (0, 0), (0, missing), (0, 0)))
+    key = ops.reshape(key, (batch, heads, tiles, number, width))
+    key = ops.reshape(ops.transpose(key, (1, 2, 0, 3, 4)), (heads * tiles, batch * number, width))
+    by_key = ops.matmul(key, ops.transpose(windows, (0, 2, 1)))
+    by_key = ops.reshape(by_key, (heads * tiles, batch, number, 2 * number))
+    by_key = ops.reshape(relative_shift(by_key), (heads, tiles, batch, number, number))
+    by_query = ops.transpose(by_key, (2, 0, 4, 1, 3))
+    return ops.reshape(by_query, (batch, heads, number, tiles * number))[..., :length]
 
 
 class Disentangled(Part):
@@ -316,6 +364,7 @@ class Disentangled(Part):
             table_dropout=config.dropout,
             shared_projections=self.shared_projections,
             dropout=config.attention_dropout,
+            max_length=config.max_positions,
             initializer_range=config.initializer_range,
             use_bias=config.has_bias("attention"),
             **kwargs,

@@ -8,6 +8,7 @@ counted in the graph.
 from kbert.configs.seq2seq import Seq2SeqConfig
 from kbert.core.devices import PRECISIONS
 from kbert.layers import fused
+from kbert.layers.chunked_attention import is_in_chunks
 from kbert.models.memory import (
     TrainingMemory,
     check_step,
@@ -107,13 +108,17 @@ def _crossing(config: Seq2SeqConfig, batch: int, source: int, target: int, preci
     # Query and merged heads of the target; key and value of the source.
     projected = batch * inside * (2 * target + 2 * source)
     scores = batch * config.num_heads * target * source
+    logs = 0
+    if is_in_chunks(target):  # the outputs of all heads, and one float32 for each query
+        projected, scores = projected + batch * inside * target, 0
+        logs = _FULL * batch * config.num_heads * target
     if fused.fuses(config.hidden_size, training=True):
         # The input, and the sum before the norm; probabilities before and after dropout.
-        return size * (projected + 2 * hidden + 2 * scores)
+        return size * (projected + 2 * hidden + 2 * scores) + logs
     masks = bool(config.dropout)
     probabilities = 2 if config.attention_dropout else 0 if precision == "float32" else 1
     kept = size * projected + hidden * (2 * _FULL + size * (1 + masks))
-    return kept + scores * (_FULL + size * probabilities)
+    return kept + scores * (_FULL + size * probabilities) + logs
 
 
 def _heads_width(config: Seq2SeqConfig) -> int:

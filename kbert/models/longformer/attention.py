@@ -269,6 +269,7 @@ class GlobalTokens(Part):
             config.num_heads,
             window=config.window(layer),
             dropout=config.attention_dropout,
+            max_length=config.max_positions,
             initializer_range=config.initializer_range,
             use_bias=config.has_bias("attention"),
             **kwargs,

@@ -381,6 +381,7 @@ class BottleneckPart(Part):
             width=self.width,
             bottleneck=bottleneck() if self.attention_input == OWN else None,
             dropout=config.attention_dropout,
+            max_length=config.max_positions,
             name="attention",
             **common,
         )

@@ -75,6 +75,7 @@ class RelativeBias(Part):
         return BiasedAttention(
             config.num_heads,
             dropout=config.attention_dropout,
+            max_length=config.max_positions,
             initializer_range=config.initializer_range,
             use_bias=config.has_bias("attention"),
             **kwargs,

@@ -114,6 +114,7 @@ class Grouped(Part):
             config.num_heads,
             num_groups=self.num_groups,
             dropout=config.attention_dropout,
+            max_length=config.max_positions,
             initializer_range=config.initializer_range,
             **kwargs,
         )

@@ -16,11 +16,12 @@ from keras import ops
 
 from kbert.core.types import Shape, Tensor, Tensors
 from kbert.layers import Block, Dropout, FeedForward, SelfAttention
-from kbert.layers.bias import PENALTY
+from kbert.layers.bias import PENALTY, bias_rows
+from kbert.layers.chunked_attention import ScoreBias, Scores
 from kbert.layers.dense import kernel_initializer
 from kbert.layers.gather import gather_positions
 from kbert.layers.normalization import add_and_norm
-from kbert.layers.positions import distance_products, relative_shift, relative_shift_rows
+from kbert.layers.positions import distance_products, scores_by_distance
 
 
 def distance_vectors(
@@ -61,6 +62,7 @@ class RelativeAttention(SelfAttention):
         dropout: dropout rate on the probabilities.
         initializer_range: standard deviation of the initial kernels and biases, see `Dense`.
         has_segments: whether scores include the term of segments.
+        **options: `max_length` and `head_size` of `SelfAttention`.
 
     Example:
         >>> distances = {"distances": distance_vectors(3, 0, 4)}
@@ -127,24 +129,25 @@ class RelativeAttention(SelfAttention):
         outputs, internals = self._attended(x, query, key, value, bias, training, positions, shared)
         if queries is None:
             return outputs, internals
-        products = self.products(self._queries(queries), key, query_positions, shared, training)
-        query_outputs, _ = self._attend_by(products, value, query_bias, training)
+        scores = self.scores(self._queries(queries), key, query_positions, shared, training)
+        heads, _ = self._weighed(scores, value, ScoreBias(query_bias), training)
+        query_outputs = self.output_dense(self._merge_heads(heads))
         if query_bias is not None:
             sees = ops.any(query_bias > -PENALTY / 2, axis=-1)[:, 0, :, None]  # (B, P, 1)
             query_outputs = ops.where(sees, query_outputs, ops.zeros_like(query_outputs))
         return (outputs, query_outputs), internals
 
-    def products(
+    def scores(
         self,
         query: Tensor,
         key: Tensor,
         positions: Tensor | None,
         shared: Tensors | None,
         training: bool,
-    ) -> Tensor:
+    ) -> Scores:
         """Returns the scores by content, distance and segment, without the bias.
 
-        Arguments are those of `SelfAttention.products`; `shared` is described at `call`.
+        Arguments are those of `SelfAttention.scores`; `shared` is described at `call`.
 
         Raises:
             ValueError: `shared` is None.
@@ -153,24 +156,42 @@ class RelativeAttention(SelfAttention):
             raise ValueError("`shared` must contain the distances. Received: None")
         vectors = ops.cast(shared["distances"], self.compute_dtype)
         far_key = self._split_heads(self.relative(vectors[None]))[0]  # (N, S + T, D)
+        length = ops.shape(far_key)[1] - ops.shape(key)[2]  # T
         scale = ops.cast(self._scale, query.dtype)
-        products = _times((query + self.content_bias[:, None]) * scale, key)
-        by_distance = distance_products((query + self.distance_bias[:, None]) * scale, far_key)
-        if positions is None:
-            products = products + relative_shift(by_distance)
-        else:
-            length = ops.shape(far_key)[1] - ops.shape(key)[2]  # T
-            products = products + relative_shift_rows(by_distance, positions, length)
+        by_content = (query + self.content_bias[:, None]) * scale
+        by_distance = (query + self.distance_bias[:, None]) * scale
+        rows = [by_content, by_distance]
         is_other = shared.get("is_other_segment")
         if is_other is not None:
             if positions is not None:
                 is_other = gather_positions(is_other, positions)
+            is_other = is_other[:, None]  # (B, 1, P, S)
             # The same-segment term is equal for all keys of a query, so the softmax cancels it.
             step = (self.segments[1] - self.segments[0])[:, None]
             by_segment = (query + self.segment_bias[:, None]) * scale * step
-            by_segment = ops.sum(by_segment, axis=-1, keepdims=True)  # (B, N, P, 1)
-            products = products + by_segment * ops.cast(is_other, query.dtype)[:, None]
-        return products
+            rows.append(ops.sum(by_segment, axis=-1, keepdims=True))  # (B, N, P, 1)
+
+        def products(start: Any, rows: list[Any], tensors: list[Any]) -> Tensor:
+            by_content, by_distance, *by_segment = rows
+            keys, far_key = tensors
+            number = ops.shape(by_content)[2]
+            sums = ops.matmul(by_content, keys) + scores_by_distance(
+                lambda x: distance_products(by_distance, x),
+                far_key,
+                number,
+                length,
+                start,
+                positions,
+            )
+            for part in by_segment:
+                others = is_other
+                if not isinstance(start, int):
+                    last = ops.shape(is_other)[2] - 1
+                    others = bias_rows(is_other, ops.minimum(start + ops.arange(number), last))
+                sums = sums + part * ops.cast(others, part.dtype)
+            return sums
+
+        return Scores(products, rows, [ops.transpose(key, (0, 1, 3, 2)), far_key])
 
     def _project_behind(self, x: Tensor, memory: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         """Returns queries (B, N, T, D) of x, and keys and values (B, N, S, D) of memory and x."""
@@ -182,10 +203,6 @@ class RelativeAttention(SelfAttention):
 
     def _queries(self, x: Tensor) -> Tensor:
         return self._split_heads(self.qkv(x, columns=slice(x.shape[-1])))
-
-
-def _times(query: Tensor, key: Tensor) -> Tensor:
-    return ops.matmul(query, ops.transpose(key, (0, 1, 3, 2)))
 
 
 class XlnetBlock(Block):
@@ -200,6 +217,7 @@ class XlnetBlock(Block):
         initializer_range: standard deviation of the initial kernels and biases.
         layer_norms: function `(name=) -> layer` that makes the norms.
         has_segments: whether scores include the term of segments.
+        max_length: most tokens of a sequence, see `SelfAttention`; None = any number.
 
     Example:
         >>> from kbert.layers import LayerNorm
@@ -221,6 +239,7 @@ class XlnetBlock(Block):
         attention_dropout: float = 0.0,
         initializer_range: float = 0.02,
         has_segments: bool = True,
+        max_length: int | None = None,
         dtype: Any = None,
         **kwargs: Any,
     ) -> None:
@@ -229,6 +248,7 @@ class XlnetBlock(Block):
             RelativeAttention(
                 num_heads,
                 has_segments=has_segments,
+                max_length=max_length,
                 dropout=attention_dropout,
                 name="attention",
                 **common,

@@ -98,6 +98,7 @@ class Xlnet(Encoder):
             dropout=config.dropout,
             attention_dropout=config.attention_dropout,
             initializer_range=config.initializer_range,
+            max_length=config.max_positions,
             name=name,
             **options,
             **policy,

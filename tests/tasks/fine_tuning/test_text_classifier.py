@@ -11,6 +11,7 @@ import kbert
 from kbert.checkpoints.huggingface.huggingface import import_model
 from kbert.data.tables.bucketing import bucketed_batches
 from kbert.data.tables.table import Table, as_table
+from kbert.layers import chunked_attention
 from kbert.models.weights import named_weights
 from kbert.tasks import TextClassifier
 from tests.harness import assert_close, assert_gradients_close
@@ -384,3 +385,25 @@ def test_a_folder_s_classes_in_another_order_are_refused(config, tokenizer, tmp_
         TextClassifier.from_preset(tmp_path, labels=["b", "a"])
     assert TextClassifier.from_preset(tmp_path, labels=["no", "yes"]).labels == ["no", "yes"]
     assert TextClassifier.from_preset(tmp_path, labels=["b", "a"], new_head=True).labels[0] == "b"
+
+
+@pytest.mark.parametrize("recompute", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_long_rows_of_a_table_are_attended_in_chunks(config, tokenizer, monkeypatch, recompute):
+    """One run has batches of rows below and above the threshold; the losses are those without."""
+    calls, attend = [], chunked_attention.attention_in_chunks
+    monkeypatch.setattr(chunked_attention, "CHUNK_SIZE", 4)
+    monkeypatch.setattr(
+        chunked_attention,
+        "attention_in_chunks",
+        lambda *given, **options: calls.append(given) or attend(*given, **options),
+    )
+    found = []
+    for least in (None, 9):
+        monkeypatch.setattr(chunked_attention.Threshold, "tokens", least)
+        two_layers = config.replace(num_layers=2, **NO_DROPOUT)  # the last one attends from [CLS]
+        task = make(two_layers, tokenizer, max_length=24)
+        options = {"epochs": 2, "batch_size": 4, "learning_rate": 1e-3, "recompute": recompute}
+        history = task.fit(*toy_data(16), verbose=0, seed=1, **options)
+        found.append(np.array(history.history["loss"]))
+        assert bool(calls) is (least is not None)
+    assert_close(found[1], found[0], 1e-5)
