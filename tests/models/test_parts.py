@@ -223,7 +223,8 @@ def test_bottlenecks_compute_in_half_precision():
 @pytest.mark.parametrize("kind", ["disentangled", "global tokens", "bottleneck"])
 def test_parts_whose_heads_share_no_keys_refuse_it(kind):
     with pytest.raises(ValueError, match="num_key_value_heads"):
-        tiny_config(**{**KINDS[kind], "num_key_value_heads": 2})
+        # The config of a part that is not loaded yet is checked when a model is made.
+        Encoder(tiny_config(**{**KINDS[kind], "num_key_value_heads": 2}))
 
 
 def test_an_xlnet_of_odd_width_is_refused():
