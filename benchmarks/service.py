@@ -7,8 +7,9 @@
   a Python that has them is given, each behind the same web server, in a process of its own. They
   take turns; each number is the median of the rounds.
 - `soak`: minutes of load with everything that happens to a service at once: requests that are
-  wrong, too large or broken off, a new version every 20 seconds. Reports answers that were not as
-  they should be, and how memory grew, from the first quarter to the last.
+  wrong, too large or broken off, a new version every 20 seconds (`--exports_every`, 0 = never).
+  Reports answers that were not as they should be, and how memory grew, from the first quarter to
+  the last.
 
 `python -m benchmarks.service [speed] [soak] [--data FOLDER] [--connections 1 8 32 128]
 [--seconds 10] [--rounds 3] [--minutes 10] [--contender NAME …] [--fastembed PYTHON]
@@ -46,7 +47,6 @@ ONNX = {f"{OURS}, ONNX {precision}": precision for precision in ("float32", "int
 # They run in a Python of their own, and need orjson, uvicorn and starlette there.
 ELSEWHERE = ("fastembed", "infinity")
 CONTENDERS = (OURS, *ONNX, "alone", "batched", "sentence-transformers", *ELSEWHERE)
-EXPORTS_EVERY = 20.0  # seconds, of the soak
 _HEADER_END = b"\r\n\r\n"
 
 
@@ -275,10 +275,10 @@ def _batch_sizes(server: Server) -> tuple[float, float]:
 
 
 async def soak_load(
-    server: Server, texts: Sequence[str], publish: Callable[[], None], minutes: float
+    server: Server, texts: Sequence[str], publish: Callable[[], None], flags: Any
 ) -> tuple[dict[str, int], list[str], list[float]]:
     """What was sent, what was answered wrongly, and memory in MB once a second."""
-    end = time.monotonic() + 60 * minutes
+    end = time.monotonic() + 60 * flags.minutes
     counts: dict[str, int] = {}
     wrong: list[str] = []
     memory: list[float] = []
@@ -331,7 +331,7 @@ async def soak_load(
             await asyncio.sleep(1)
             value = await asyncio.to_thread(server.metric, "process_resident_memory_bytes")
             memory.append(value / 1e6)
-            if time.monotonic() - last > EXPORTS_EVERY:
+            if flags.exports_every and time.monotonic() - last > flags.exports_every:
                 last = time.monotonic()
                 await asyncio.to_thread(publish)
 
@@ -354,7 +354,7 @@ def soak(flags: Any, folder: Path) -> None:
 
     server = start(OURS, os.fspath(base), "", ["--poll_seconds=1"])
     try:
-        work = soak_load(server, sentences(flags.data), publish, flags.minutes)
+        work = soak_load(server, sentences(flags.data), publish, flags)
         counts, wrong, memory = asyncio.run(work)
         version = server.metric("kbert_newest_version")
     finally:
@@ -384,6 +384,7 @@ def main() -> None:
     arguments.add_argument("--seconds", type=float, default=10.0, help="of each measurement")
     arguments.add_argument("--rounds", type=int, default=3)
     arguments.add_argument("--minutes", type=float, default=10.0, help="of the soak")
+    arguments.add_argument("--exports_every", type=float, default=20.0, help="seconds, of the soak")
     arguments.add_argument("--contender", nargs="+", choices=CONTENDERS, help="default: all")
     for name in ELSEWHERE:
         arguments.add_argument(f"--{name}", metavar="PYTHON", help="one that has it, and orjson")
