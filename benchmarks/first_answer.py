@@ -130,8 +130,8 @@ def measure(python: str, backend: str, code: str) -> tuple[float, float, float]:
         if process.returncode:
             errors.seek(0)
             message = errors.read().decode(errors="replace")[-2000:]
-            missing = "ModuleNotFoundError" in message
-            raise (ModuleNotFoundError if missing else RuntimeError)(message)
+            missing = "ModuleNotFoundError: " in message or "ImportError: " in message
+            raise (ImportError if missing else RuntimeError)(message)
     return seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1000
 
 
@@ -171,7 +171,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 code = code.replace("RUN", f"run{turn}")  # every run trains in a new folder
                 try:
                     value = measure(pythons.get(group, sys.executable), backend, code)
-                except ModuleNotFoundError as error:
+                except ImportError as error:
                     print(f"{name} is left out: {str(error).strip().splitlines()[-1]}")
                     del found[name]
                     continue
