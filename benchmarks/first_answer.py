@@ -80,7 +80,7 @@ def program(name: str, *arguments: str) -> str:
 def rows(minilm: str, mpnet: str | None, folder: Path) -> dict[str, tuple[str, str, str]]:
     """Group, Keras' backend and program of each row."""
     onnx, shards = (os.fspath(folder / name) for name in ("onnx", "shards"))
-    step = program("pretrain", f"--data_dir={shards}", f"--model_dir={folder}/RUN", *STEP)
+    step = program("pretrain", f"--data_dir={shards}", f"--model_dir={folder}/@RUN", *STEP)
     found = {
         "import tensorflow": ("baseline", "tensorflow", TENSORFLOW),
         "import tensorflow, environment of kbert": ("kbert", "tensorflow", TENSORFLOW),
@@ -168,7 +168,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for turn in range(flags.rounds + 1):
             for name in list(found):
                 group, backend, code = chosen[name]
-                code = code.replace("RUN", f"run{turn}")  # every run trains in a new folder
+                code = code.replace("@RUN", f"run{turn}")  # every run trains in a new folder
                 try:
                     value = measure(pythons.get(group, sys.executable), backend, code)
                 except ImportError as error:
