@@ -21,9 +21,10 @@ NOTICES = (
 
 
 def import_tensorflow() -> None:
-    """Imports TensorFlow, TensorFlow Text and Keras; shows their messages except `NOTICES`.
+    """Imports TensorFlow and Keras; shows their messages except `NOTICES`.
 
-    Standard error is redirected to a file during the imports, and then printed.
+    TensorFlow Text, which has no messages, is imported when a tokenizer first needs it. Standard
+    error is redirected to a file during the imports, and then printed.
     """
     if "keras" in sys.modules:
         return
@@ -36,7 +37,6 @@ def import_tensorflow() -> None:
         try:
             with without_collection():
                 import tensorflow  # noqa: F401
-                import tensorflow_text  # noqa: F401
 
                 import keras  # noqa: F401  # isort: skip
         finally:

@@ -45,6 +45,10 @@ class Checkpoint(Generic[ConfigT]):
         """Returns the arrays whose names begin with `prefix`, e.g. "encoder/"."""
         return {name: array for name, array in self.arrays.items() if name.startswith(prefix)}
 
+    def take(self, prefix: str) -> dict[str, np.ndarray]:
+        """Like `part`; the arrays are no longer in `arrays`, so that their memory can be freed."""
+        return {name: self.arrays.pop(name) for name in self.part(prefix)}
+
     def expect(self, kind: type[Expected]) -> "Checkpoint[Expected]":
         """Returns this checkpoint if its config is an instance of the class `kind`.
 

@@ -89,11 +89,11 @@ class FromConfig(KerasModel):
         is_path = isinstance(path, str | os.PathLike)
         folder = locate(path) if is_path else path
         checkpoint = read_checkpoint(folder, ignore=ignore).expect(cls.config_class)
-        arrays = checkpoint.part(f"{cls.prefix}/")
+        arrays = checkpoint.take(f"{cls.prefix}/")
         with without_drawing():
             model = cls(checkpoint.config, dtype=dtype)
             restore_edits(model, checkpoint.edits, checkpoint.source)
-            set_arrays(model, cls.prefix, arrays, checkpoint.source, strict)
+            set_arrays(model, cls.prefix, arrays, checkpoint.source, strict, consume=True)
         model.weights_from = checkpoint.source
         return model
 

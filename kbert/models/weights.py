@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from typing import cast
 
 import keras
 import numpy as np
@@ -45,6 +46,8 @@ def set_arrays(
     arrays: Arrays,
     source: str,
     strict: bool = True,
+    *,
+    consume: bool = False,
 ) -> Differences:
     """Sets all weights, or none.
 
@@ -55,6 +58,8 @@ def set_arrays(
         source: source of the arrays, for messages.
         strict: whether names must match exactly. False sets the weights that have an array, and
             logs the rest: weights without an array, which do not change, and unused arrays.
+        consume: whether `arrays`, a dict, loses each array once it is set. Arrays that were joined
+            from several of a file are not mapped, so this alone frees their memory.
 
     Returns:
         Missing and unused names; none if `strict`.
@@ -83,12 +88,12 @@ def set_arrays(
             ),
         )
     bases = _bases(model)
+    get = cast(dict[str, np.ndarray], arrays).pop if consume else arrays.__getitem__
     for name, weight in weights.items():
         if name in arrays:
-            base = bases.get(id(weight))
-            array = arrays[name] if base is None else arrays[name] - base
-            weight.assign(_copied(array))
-            release(arrays[name])
+            array, base = get(name), bases.get(id(weight))
+            weight.assign(_copied(array if base is None else array - base))
+            release(array)
     return differences
 
 

@@ -1,9 +1,12 @@
 """Pretraining on a corpus: token shards from which every batch of a run can be reproduced."""
 
+from __future__ import annotations
+
 import os
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from kbert.core.late import tf
 from kbert.core.types import PathLike
 from kbert.data.corpus.manifest import Manifest
 from kbert.data.corpus.mixture import Mixture
@@ -11,9 +14,10 @@ from kbert.data.pretraining.stream import Corpus, open_corpus
 from kbert.tasks.settings import CorpusSettings, StepsSettings
 from kbert.tasks.steps_objective import StepsObjective
 from kbert.tokenizers.base import Tokenizer
-from kbert.training.run.phases import Phase, parse_phases
+from kbert.training.run.phases import Epochs, Phase, Start, parse_phases
 
 _PATHS = (str, os.PathLike)
+_BEGINNING: Start = (0, 0, 0)  # position from which a new run reads
 
 
 class CorpusObjective(StepsObjective):
@@ -73,8 +77,12 @@ class CorpusObjective(StepsObjective):
         return open_corpus(data, self.task.tokenizer, cache_dir), self.task.tokenizer
 
     def check(self) -> None:
-        """Raises ValueError now for errors that would otherwise occur when a later phase begins."""
+        """Raises ValueError now for errors that would otherwise occur when a later phase begins.
+
+        They are found by making the batches of each phase. The run uses those of the first one.
+        """
         longest = self.max_length
+        batches = []
         for phase in self.plan:
             if longest is not None and phase.sequence_length > longest:
                 raise ValueError(
@@ -82,7 +90,15 @@ class CorpusObjective(StepsObjective):
                     f"max_positions. Received: sequence_length={phase.sequence_length}, "
                     f"max_positions={longest}"
                 )
-            self.dataset(phase, "train")  # raises for invalid settings
+            batches.append(self.dataset(phase, "train", start=_BEGINNING))
+        self._first_batches = batches[0]
+
+    def batches(
+        self, stage: Phase | Epochs, start: Start, *, num_hosts: int = 1, host_index: int = 0
+    ) -> tf.data.Dataset:
+        if (stage, start, num_hosts) == (self.plan[0], _BEGINNING, 1):
+            return self._first_batches
+        return super().batches(stage, start, num_hosts=num_hosts, host_index=host_index)
 
     @property
     def max_length(self) -> int | None:

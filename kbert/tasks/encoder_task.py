@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import keras
-import numpy as np
 from keras import ops
 
 from kbert.checkpoints import Checkpoint
@@ -18,6 +17,7 @@ from kbert.configs.seq2seq import Seq2SeqConfig
 from kbert.core import late, registry
 from kbert.core.late import tf
 from kbert.core.protocols import TokenizerLike
+from kbert.core.ragged import Ragged
 from kbert.core.types import DType, PathLike, Tensor
 from kbert.models import Decoder, DecoderEncoder, Encoder
 from kbert.models.captured_outputs import call_encoder
@@ -268,14 +268,14 @@ class EncoderTask(Task):
         super().save_to_preset(path, format, **options)
 
     def sample_outputs(self) -> dict[str, Any]:
-        """Returns the encoder's outputs for a text of one letter; tasks add those of their heads.
+        """Returns the encoder's outputs for a text of one token; tasks add those of their heads.
 
-        Empty for an encoder of characters.
+        The text is given as ids, so that a run on shards never builds its tokenizer. Empty for an
+        encoder of characters.
         """
         if getattr(self.tokenizer, "max_characters", None):
             return {}
-        features = self.build_inputs(self.tokenizer.encode(["a"]))
-        outputs = self.encode({name: np.asarray(x) for name, x in features.items()})
+        outputs = self.encode(self.build_inputs(Ragged.of([[0]])))
         return {name: outputs[name] for name in ("sequence", "pooled") if name in outputs}
 
     def signatures(self) -> dict[str, Signature]:

@@ -147,18 +147,18 @@ def load_encoder(
     if config.kind in late.TABLE["encoder of"]:
         return late.load("encoder of", config.kind)(checkpoint, dtype, strict, pooler)
     checkpoint.expect(EncoderConfig)
-    arrays = checkpoint.part("encoder/")
     pooler_is_new = pooler and config.pooler_activation is None
     if pooler_is_new:
         huggingface = late.load("checkpoint format", "huggingface")
         activation = huggingface.usual_pooler(config, checkpoint.arrays, tokenizer.kind)
         config = config.replace(pooler_activation=activation)
+    arrays = checkpoint.take("encoder/")
     with without_drawing():
         encoder = Encoder(config, dtype=dtype)
         restore_edits(encoder, checkpoint.edits, checkpoint.source)
         encoder.pooler_is_new = pooler_is_new
         if pooler_is_new:
             arrays |= get_arrays(encoder.pooler, "encoder/pooler")
-        set_arrays(encoder, "encoder", arrays, checkpoint.source, strict)
+        set_arrays(encoder, "encoder", arrays, checkpoint.source, strict, consume=True)
     encoder.weights_from = checkpoint.source
     return encoder

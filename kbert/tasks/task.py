@@ -455,9 +455,9 @@ class Task(TrainStep, keras.Model):
                     f"Received: {checkpoint.source}"
                 ) from error
             for prefix, part in task.parts.items():
-                arrays = checkpoint.part(f"{prefix}/")
+                arrays = checkpoint.take(f"{prefix}/")
                 if strict or arrays or prefix in task.model_parts:
-                    set_arrays(part, prefix, arrays, checkpoint.source, strict)
+                    set_arrays(part, prefix, arrays, checkpoint.source, strict, consume=True)
                 else:
                     logging.warning(
                         "%s has no %s: it is newly initialised", checkpoint.source, prefix

@@ -65,30 +65,34 @@ def check_entries(
         source: the file of the entries, for error messages; None = they come from a list.
         lines: line number of each entry in the file, from 1; None = one entry per line.
     """
-    position_of: dict[str, str] = {}
-    for index, value in enumerate(entries):
+
+    def position(index: int) -> str:
         line = index + 1 if lines is None else lines[index]
-        position = f"{source}, line {line}" if source else f"entry {index}"
+        return f"{source}, line {line}" if source else f"entry {index}"
+
+    index_of: dict[str, int] = {}
+    for index, value in enumerate(entries):
         if not isinstance(value, str):
             raise TypeError(
-                f"A vocabulary must be a sequence of str. Received: {value!r} at {position}."
+                f"A vocabulary must be a sequence of str. Received: {value!r} at {position(index)}."
             )
         if value == "":
             raise ValueError(
-                f"A vocabulary must not contain empty {entry}s. Received: {position} is empty."
+                f"A vocabulary must not contain empty {entry}s. Received: {position(index)} is "
+                "empty."
             )
         rule = broken_rule(value)
         if rule is not None:
-            raise ValueError(f"{rule}. Received: {value!r:.40} at {position}.")
-        if value in position_of:
+            raise ValueError(f"{rule}. Received: {value!r:.40} at {position(index)}.")
+        if value in index_of:
             raise ValueError(
                 f"The {entry}s of a vocabulary must be unique. Received: {value!r} at "
-                f"{position_of[value]} and again at {position}."
+                f"{position(index_of[value])} and again at {position(index)}."
             )
-        position_of[value] = position
-    missing = [token for token in special if token not in position_of]
+        index_of[value] = index
+    missing = [token for token in special if token not in index_of]
     if missing:
         raise ValueError(
             f"A vocabulary of {entry}s must contain {', '.join(special)}. Received: "
-            f"{source or f'a list of {len(position_of)} {entry}s'} without {', '.join(missing)}."
+            f"{source or f'a list of {len(index_of)} {entry}s'} without {', '.join(missing)}."
         )

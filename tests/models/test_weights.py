@@ -1,11 +1,12 @@
 import json
 import pathlib
+import weakref
 
 import numpy as np
 import pytest
 
 from kbert.catalog.families import family
-from kbert.models import Elmo, Encoder
+from kbert.models import Elmo, Encoder, weights
 from kbert.models.generators.decoder import Decoder
 from kbert.models.weights import get_arrays, named_weights, set_arrays
 from tests.harness import tiny_config
@@ -49,6 +50,29 @@ def test_a_preset_that_does_not_fit_changes_nothing():
         assert line in str(error.value)
     for name, value in get_arrays(encoder, "encoder").items():
         np.testing.assert_array_equal(value, before[name])
+
+
+def test_consumed_arrays_are_freed_one_by_one(monkeypatch):
+    """While a model loads, its memory must not hold each weight twice."""
+    model, source = Encoder(tiny_config()), Encoder(tiny_config())
+    arrays = {name: np.array(x) for name, x in get_arrays(source, "encoder").items()}
+    references = [weakref.ref(array) for array in arrays.values()]
+    alive = []
+
+    def copied(array):
+        alive.append(sum(reference() is not None for reference in references))
+        return copy(array)
+
+    copy = weights._copied
+    monkeypatch.setattr(weights, "_copied", copied)
+    set_arrays(model, "encoder", dict(arrays), "a file")
+    assert set(alive) == {len(references)}
+    alive.clear()
+    set_arrays(model, "encoder", arrays, "a file", consume=True)
+    assert alive == list(range(len(references), 0, -1))
+    assert not arrays
+    for name, array in get_arrays(source, "encoder").items():
+        np.testing.assert_array_equal(get_arrays(model, "encoder")[name], array)
 
 
 def test_integers_are_no_weights():

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import kbert
+from kbert.data.pretraining.dataset import pretraining_dataset
 from kbert.tasks import corpora
 from kbert.training import AdamW
 from kbert.training.run.signals import Terminated
@@ -50,6 +51,28 @@ class StopAt(keras.callbacks.Callback):
     def on_train_batch_end(self, batch, logs=None):
         if int(self.model.optimizer.iterations) == self.step:
             signal.raise_signal(signal.SIGTERM)
+
+
+def test_batches_of_a_new_run_are_made_once(shards, tokenizer):
+    """Those that `check` makes are used; from another position, or on hosts, they are others."""
+    task = make_task(tokenizer)
+    made = []
+
+    def dataset(*arguments, **settings):
+        made.append(settings)
+        return pretraining_dataset(*arguments, **settings)
+
+    with mock.patch.object(corpora, "pretraining_dataset", dataset):
+        objective = task.make_objective(shards, steps=4, batch_size=8, sequence_length=16)
+        (phase,) = objective.plan
+        batches = objective.batches(phase, (0, 0, 0))
+        assert len(made) == 1
+        later = objective.batches(dataclasses.replace(phase, done=1), (0, 0, 8))
+        half = objective.batches(phase, (0, 0, 0), num_hosts=2, host_index=1)
+        assert len(made) == 3
+    first, second = (x["token_ids"].numpy() for x in batches.take(2))
+    np.testing.assert_array_equal(next(iter(later))["token_ids"], second)
+    np.testing.assert_array_equal(next(iter(half))["token_ids"], first[4:])
 
 
 @pytest.mark.slow

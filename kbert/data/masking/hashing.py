@@ -42,8 +42,13 @@ def fold(key: tf.Tensor | int, number: tf.Tensor | int) -> tf.Tensor:
         >>> below(fold(row_keys[:, None], tf.range(4)), 10).numpy().tolist()
         [[6, 4, 9, 1], [1, 0, 2, 3], [4, 4, 0, 1]]
     """
-    key = _u64(key) if isinstance(key, int) else key
-    bits = key + (tf.cast(number, tf.uint64) + _u64(1)) * _u64(_GAMMA)
+    if isinstance(number, int):  # a constant takes the place of a dozen operations
+        if isinstance(key, int):
+            return _u64(int(fold_arrays(key, number)))
+        offset = _u64((number + 1) * _GAMMA % 2**64)
+    else:
+        offset = (tf.cast(number, tf.uint64) + _u64(1)) * _u64(_GAMMA)
+    bits = (_u64(key) if isinstance(key, int) else key) + offset
     bits = _shift_xor(bits, 30) * _u64(0xBF58476D1CE4E5B9)
     bits = _shift_xor(bits, 27) * _u64(0x94D049BB133111EB)
     return _shift_xor(bits, 31)

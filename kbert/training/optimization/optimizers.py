@@ -8,6 +8,7 @@ Adagrad is the same as ELMo's. `Muon` is Keras' Muon with another rule for what 
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -27,6 +28,9 @@ NOT_DECAYED = ("gamma", "beta", "bias", "scores")
 
 # Number of weights from which a step's update is compiled as a whole; that takes a second or more.
 MIN_FUSED = 1_000_000
+# Number of values up to which a weight is updated as a part of one long vector. Compilation takes
+# 25 ms per weight, and most weights of a model are biases and norms, which are cheap to copy.
+MAX_JOINED = 1 << 15
 
 
 def decays(variable: keras.Variable) -> bool:
@@ -143,11 +147,14 @@ class DecayingOptimizer(keras.optimizers.Optimizer):
 
         The first update sets the average to the variable. Without `ema` this does nothing.
         """
-        if not self.averages:
-            return
-        average = self.averages[index]
+        if self.averages:
+            average = self.averages[index]
+            self.assign(average, self._averaged(average, ops.convert_to_tensor(variable)))
+
+    def _averaged(self, average: Tensor, weight: Tensor) -> Tensor:
+        """Returns the moving average after an update that made `weight`."""
         ema = ops.where(self.iterations > 0, ops.cast(self.ema, average.dtype), 0.0)
-        self.assign(average, ema * average + (1.0 - ema) * ops.convert_to_tensor(variable))
+        return ema * average + (1.0 - ema) * weight
 
     def get_config(self) -> dict[str, Any]:
         """Returns the settings; a schedule is serialised with them."""
@@ -204,18 +211,18 @@ class _Moments(DecayingOptimizer):
             ops.power(ops.cast(beta, dtype), update) for beta in (self.beta_1, self.beta_2)
         )
 
-    def _direction(self, gradient: Tensor, index: int) -> Tensor:
-        """Updates the moments of variable number `index` by its gradient; returns its direction.
+    def _direction(self, gradient: Tensor, m: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Returns the direction of a gradient, and the moments `m` and `v` after it.
 
         The direction is m / (√v + ε), with bias correction if it is enabled.
         """
-        m, v = self._moments[index], self._squares[index]
-        new_m = self.beta_1 * m + (1 - self.beta_1) * gradient
-        new_v = self.beta_2 * v + (1 - self.beta_2) * ops.square(gradient)
-        self.assign(m, new_m)
-        self.assign(v, new_v)
-        power_1, power_2 = self._beta_powers(new_m.dtype)
-        return ops.sqrt(1 - power_2) / (1 - power_1) * new_m / (ops.sqrt(new_v) + self.epsilon)
+        m = self.beta_1 * m + (1 - self.beta_1) * gradient
+        v = self.beta_2 * v + (1 - self.beta_2) * ops.square(gradient)
+        direction = m
+        if self.bias_correction:
+            power_1, power_2 = self._beta_powers(m.dtype)
+            direction = ops.sqrt(1 - power_2) / (1 - power_1) * m
+        return direction / (ops.sqrt(v) + self.epsilon), m, v
 
     def get_config(self) -> dict[str, Any]:
         """Returns the settings; a schedule is serialised with them."""
@@ -228,9 +235,10 @@ class AdamW(_Moments):
     """Adam with decoupled weight decay, as in google-research/bert `optimization.py`.
 
     The decay is scaled by the learning rate and skips biases and LayerNorm. On TensorFlow one
-    XLA-compiled function updates all weights and moments in place. With several replicas or few
-    weights, one kernel per tensor is used instead. BERT and ELECTRA have no bias correction;
-    RoBERTa and SpanBERT were trained with it (`optim/adam.py` of facebookresearch/fairseq).
+    XLA-compiled function updates all weights and moments: large ones in place, small ones joined to
+    one vector. With several replicas or few weights, one kernel per tensor is used instead. BERT
+    and ELECTRA have no bias correction; RoBERTa and SpanBERT were trained with it (`optim/adam.py`
+    of facebookresearch/fairseq).
 
     Args:
         learning_rate: A float or a schedule.
@@ -253,6 +261,8 @@ class AdamW(_Moments):
         [[0.684 2.316]]
     """
 
+    is_elementwise = True  # whether a value's update depends on no other value of its weight
+
     def build(self, variables: Sequence[keras.Variable]) -> None:
         is_new = not self.built
         super().build(variables)
@@ -266,13 +276,50 @@ class AdamW(_Moments):
             super()._backend_update_step(grads, trainable_variables, learning_rate)
             return
         scale = 1.0 if self._gradient_scale is None else self._gradient_scale
-        self._fused_update(
-            [v.value for v in trainable_variables],
-            [tf.convert_to_tensor(g) for g in grads],
+        gradients = [tf.convert_to_tensor(g) for g in grads]
+        indices = [self._get_variable_index(v) for v in trainable_variables]
+        alone, groups = self._groups(trainable_variables, indices)
+        states = [self._state(v, n) for v, n in zip(trainable_variables, indices, strict=True)]
+        joined = [
+            [
+                _joined([x.value for x in part])
+                for part in zip(*(states[n] for n in group), strict=True)
+            ]
+            for group in groups
+        ]
+        results = self._fused_update(
+            [trainable_variables[n].value for n in alone],
+            [gradients[n] for n in alone],
+            joined,
+            [_joined([gradients[n] for n in group]) for group in groups],
             tf.cast(scale, tf.float32),
             tf.cast(learning_rate, tf.float32),
-            indices=tuple(self._get_variable_index(v) for v in trainable_variables),
+            indices=tuple(indices[n] for n in alone),
+            group_indices=tuple(indices[group[0]] for group in groups),
         )
+        for group, values in zip(groups, results, strict=True):
+            sizes = [math.prod(trainable_variables[n].shape) for n in group]
+            for number, value in enumerate(values):
+                for n, part in zip(group, tf.split(value, sizes), strict=True):
+                    variable = states[n][number]
+                    is_vector = len(variable.shape) == 1
+                    self.assign(variable, part if is_vector else tf.reshape(part, variable.shape))
+
+    def _groups(
+        self, variables: Sequence[Any], indices: Sequence[int]
+    ) -> tuple[list[int], list[list[int]]]:
+        """Returns positions of the variables to update alone, and of groups to update together.
+
+        A group has small variables with the same decay and factor of the learning rate.
+        """
+        alone, groups = [], defaultdict(list)
+        for n, (variable, index) in enumerate(zip(variables, indices, strict=True)):
+            scale = self._scales[index]
+            if not self.is_elementwise or math.prod(variable.shape) > MAX_JOINED:
+                alone.append(n)
+            else:
+                groups[self._decays[index], id(scale) if callable(scale) else scale].append(n)
+        return alone, list(groups.values())
 
     def _fuses(self, variables: Sequence[Any]) -> bool:
         """Whether one XLA function updates all variables: TensorFlow, one device, many weights."""
@@ -287,29 +334,64 @@ class AdamW(_Moments):
         self,
         variables: list[tf.Variable],
         gradients: list[tf.Tensor],
+        joined: list[list[tf.Tensor]],
+        joined_gradients: list[tf.Tensor],
         scale: tf.Tensor,
         learning_rate: tf.Tensor,
         indices: tuple[int, ...],
-    ) -> None:
-        """Updates all variables in place; XLA reads and writes each only once.
+        group_indices: tuple[int, ...],
+    ) -> list[list[tf.Tensor]]:
+        """Updates variables in place; XLA reads and writes each only once.
 
         Args:
             variables: weights to update.
             gradients: gradient of each weight.
+            joined: values of each group of small weights: weights, moments and averages.
+            joined_gradients: gradients of each group.
             scale: factor of all gradients (clipping).
             learning_rate: rate of this update.
             indices: number of each weight among the optimizer's variables.
+            group_indices: number of one weight of each group.
+
+        Returns:
+            The values of each group after the update.
         """
         for variable, gradient, index in zip(variables, gradients, indices, strict=True):
             self._update(variable, tf.cast(gradient, tf.float32) * scale, index, learning_rate)
+        return [
+            self._next(values, tf.cast(gradient, tf.float32) * scale, index, learning_rate)
+            for values, gradient, index in zip(joined, joined_gradients, group_indices, strict=True)
+        ]
 
     def _update(self, variable: Any, gradient: Tensor, index: int, learning_rate: Tensor) -> None:
         """Updates variable number `index`, its moments and its average with keras.ops."""
-        direction = self._direction(gradient, index)
+        state = self._state(variable, index)
+        values = [ops.convert_to_tensor(x) for x in state]
+        for x, value in zip(state, self._next(values, gradient, index, learning_rate), strict=True):
+            self.assign(x, value)
+
+    def _state(self, variable: Any, index: int) -> list[Any]:
+        """Returns what an update of variable number `index` changes: itself, moments, average."""
+        averages = self.averages[index : index + 1]
+        return [variable, self._moments[index], self._squares[index], *averages]
+
+    def _next(
+        self, values: Sequence[Tensor], gradient: Tensor, index: int, learning_rate: Tensor
+    ) -> list[Tensor]:
+        """Returns the values of `_state` after an update by `gradient`."""
+        weight, m, v, *averages = values
+        direction, m, v = self._direction(gradient, m, v)
         if self._decays[index]:
-            direction = direction + self.decay * variable
-        self.assign(variable, variable - learning_rate * self._scale(index) * direction)
-        self._follow(variable, index)
+            direction = direction + self.decay * weight
+        weight = weight - self._rate(gradient, v, index, learning_rate) * direction
+        return [weight, m, v, *(self._averaged(average, weight) for average in averages)]
+
+    def _rate(self, gradient: Tensor, v: Tensor, index: int, learning_rate: Tensor) -> Tensor:
+        """Returns the rate of variable number `index`; `v` is its second moment after the update.
+
+        A subclass may derive it from `gradient` and `v`.
+        """
+        return learning_rate * self._scale(index)
 
     def update_step(
         self, gradient: Tensor, variable: keras.Variable, learning_rate: Tensor
@@ -344,6 +426,11 @@ class AdamW(_Moments):
         self._follow(variable, index)
 
 
+def _joined(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
+    """Returns the values of all tensors as one vector."""
+    return tf.concat([x if len(x.shape) == 1 else tf.reshape(x, [-1]) for x in tensors], 0)
+
+
 @keras.saving.register_keras_serializable("kbert")
 class StableAdamW(AdamW):
     """AdamW with update clipping for second moments that lag behind their gradients.
@@ -364,18 +451,15 @@ class StableAdamW(AdamW):
         [[ 0.053 -0.053]]
     """
 
-    def _update(self, variable: Any, gradient: Tensor, index: int, learning_rate: Tensor) -> None:
-        """Like `AdamW._update`; divides the rate by the RMS of gradient / √v if that exceeds 1."""
-        direction = self._direction(gradient, index)
-        power_2 = self._beta_powers(direction.dtype)[1]
-        square = ops.convert_to_tensor(self._squares[index]) / (1 - power_2)
+    is_elementwise = False
+
+    def _rate(self, gradient: Tensor, v: Tensor, index: int, learning_rate: Tensor) -> Tensor:
+        """Returns the rate, divided by the RMS of gradient / √v if that exceeds 1."""
+        power_2 = self._beta_powers(v.dtype)[1]
+        square = v / (1 - power_2)
         floor = ops.cast(self.epsilon**2, square.dtype)
         excess = ops.sqrt(ops.mean(ops.square(gradient) / ops.maximum(square, floor)))
-        if self._decays[index]:
-            direction = direction + self.decay * variable
-        rate = learning_rate * self._scale(index) / ops.maximum(excess, 1.0)
-        self.assign(variable, variable - rate * direction)
-        self._follow(variable, index)
+        return super()._rate(gradient, v, index, learning_rate) / ops.maximum(excess, 1.0)
 
     def update_step(
         self, gradient: Tensor, variable: keras.Variable, learning_rate: Tensor
@@ -410,7 +494,11 @@ class Lamb(_Moments):
         """Updates one variable, its moments and its moving average by its gradient."""
         index = self._get_variable_index(variable)
         rate = ops.cast(learning_rate, variable.dtype) * self._scale(index)
-        direction = self._direction(ops.cast(gradient, variable.dtype), index)
+        state = self._moments[index], self._squares[index]
+        gradient, (m, v) = ops.cast(gradient, variable.dtype), map(ops.convert_to_tensor, state)
+        direction, *moments = self._direction(gradient, m, v)
+        for x, value in zip(state, moments, strict=True):
+            self.assign(x, value)
         if self._decays[index]:
             direction = direction + self.decay * variable
             weight, step = ops.norm(ops.convert_to_tensor(variable)), ops.norm(direction)

@@ -245,6 +245,47 @@ def test_one_function_for_all_weights_updates_as_the_kernels_do(monkeypatch, kin
         np.testing.assert_allclose(ours, theirs, atol=1e-5)
 
 
+@pytest.mark.tensorflow
+@pytest.mark.parametrize("bias_correction", [False, True])
+def test_small_weights_in_one_vector_are_updated_bit_for_bit_as_alone(monkeypatch, bias_correction):
+    """Several groups by decay and rate, weights of two axes, averages; the large table is alone."""
+    rng = np.random.default_rng(5)
+    shapes = {"table": (40, 30), "kernel": (6, 7), "qkv/bias": (3, 5), "gamma": (7,), "beta": (11,)}
+    start = {name: rng.normal(size=shape).astype("float32") for name, shape in shapes.items()}
+    steps = [
+        [rng.normal(size=shape).astype("float32") for shape in shapes.values()] for _ in range(3)
+    ]
+
+    def trained(joined):
+        monkeypatch.setattr(optimizers, "MIN_FUSED", 1)
+        monkeypatch.setattr(optimizers, "MAX_JOINED", joined)
+        variables = [keras.Variable(x, name=name.split("/")[-1]) for name, x in start.items()]
+        optimizer = AdamW(
+            RATE,
+            weight_decay=DECAY,
+            bias_correction=bias_correction,
+            rate_scales={variables[4].path: 0.5},
+            ema=0.9,
+        )
+        optimizer.build(variables)
+        for step in steps:
+            optimizer.apply(
+                [ops.convert_to_tensor(g) for g in step],
+                variables,
+                scale=ops.convert_to_tensor(0.25),
+            )
+        indices = range(len(variables))
+        _, groups = optimizer._groups(variables, indices)
+        return groups, [ops.convert_to_numpy(x) for x in (*variables, *optimizer.variables)]
+
+    none, alone = trained(joined=0)
+    groups, joined = trained(joined=1000)
+    assert none == []
+    assert groups == [[1], [2, 3], [4]]
+    for ours, theirs in zip(joined, alone, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
 def test_a_scale_of_no_weight_is_refused():
     optimizer = AdamW(RATE, rate_scales={"dense/kernell": 0.5})
     with pytest.raises(ValueError, match=r"must name weights that are trained.*: dense/kernell"):
