@@ -17,8 +17,8 @@ import kbert
 from kbert.core.types import PathLike
 from kbert.io import atomic
 from kbert.io.paths import Path, local_only
-from kbert.training import AdamW, Phase
-from kbert.training.run.phases import parse_phases
+from kbert.models import attend_to_neighbours
+from kbert.training import AdamW
 from kbert.training.run.signals import Interrupted, Terminated
 from kbert.visualization import AttentionPage, ReportPage, learning_curve, read_attention
 
@@ -102,28 +102,23 @@ class ByTheClock(keras.callbacks.Callback):
 
     Args:
         peak: The highest learning rate.
-        phases: Phases with the planned steps.
+        steps: The planned steps.
         seconds: Time for all steps; None = no limit.
     """
 
-    def __init__(self, peak: float, phases: Sequence[Phase], seconds: float | None) -> None:
+    def __init__(self, peak: float, steps: int, seconds: float | None) -> None:
         super().__init__()
-        self._peak, self._phases, self._seconds = peak, phases, seconds
-        self._steps = phases[-1].end
-        self._before = 0  # steps of earlier phases
+        self._peak, self._steps, self._seconds = peak, steps, seconds
         # The first finished step and its time: the clock starts after compilation.
         self._began: tuple[int, float] | None = None
 
-    def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
-        self._before = self._phases[epoch].first_step
-
     def on_train_batch_begin(self, batch: int, logs: dict | None = None) -> None:
-        done = self._done(self._before + batch)
+        done = self._done(batch)
         share = min(done / WARM_UP, (1 - done) / (1 - WARM_UP), 1.0)
         self.model.optimizer.learning_rate.assign(self._peak * max(share, 0.0))
 
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
-        step = self._before + batch + 1
+        step = batch + 1
         if self._began is None:
             self._began = step, time.perf_counter()
         if self._done(step) >= 1:
@@ -162,20 +157,6 @@ def make_task(model: str, tokenizer: kbert.WordPieceTokenizer) -> kbert.tasks.Pr
     # At this size XLA makes steps a fifth faster on a CPU; at the size of BERT-base it does not.
     task.compile(AdamW(beta_2=0.98), jit_compile=True)
     return task
-
-
-def plan(length: int, rows: int) -> str:
-    """Returns phases, for `parse_phases`, with short sequences first and equally many tokens.
-
-    In a short run most of the time passes before attention attends to neighbours at all. In short
-    sequences it learns this sooner (benchmarks/speedrun.py).
-
-    Args:
-        length: sequence length of the last phase, in tokens.
-        rows: batch size of the last phase.
-    """
-    shares = {4: 0.3, 2: 0.3, 1: 0.4}
-    return ",".join(f"{length // n}:{share}:{rows * n}" for n, share in shares.items())
 
 
 def steps_that_fit(minutes: float, task: kbert.tasks.Pretraining, rows: tf.data.Dataset) -> int:
@@ -227,7 +208,6 @@ def print_answers(texts: tuple[str, ...], answers: list[dict]) -> None:
 def add_results(
     report: ReportPage,
     steps: Sequence[dict],
-    phases: Sequence[Phase],
     untrained: list[dict],
     trained: list[dict],
 ) -> None:
@@ -236,17 +216,11 @@ def add_results(
     Args:
         report: the page.
         steps: log record of each step, with its losses.
-        phases: phases of the training.
         untrained: predictions for `EXAMPLES` before training.
         trained: predictions for `EXAMPLES` after training.
     """
     if len(steps) > 1:
-        changes = {
-            phase.first_step: f"sequence length {phase.sequence_length}"
-            for phase in phases
-            if phase.first_step < steps[-1]["step"]
-        }
-        figure = learning_curve(steps, ("mlm_loss", "mlm_accuracy"), changes=changes, title=None)
+        figure = learning_curve(steps, ("mlm_loss", "mlm_accuracy"), title=None)
         first, last = steps[0], steps[-1]
         report.picture(
             "Learning curve",
@@ -360,8 +334,11 @@ def quickstart(options: flags.FlagValues) -> None:
     with stages("pretraining"):
         kbert.data.show_examples(rows, tokenizer, 2)
         steps = planned_steps(folder / "run" / "run.json", options, tokenizer, rows)
-        phases = parse_phases(plan(length, size), steps, size)
         task = make_task(options.model, tokenizer)
+        try:
+            attend_to_neighbours(task.encoder)
+        except ValueError as error:  # another model than BERT trains too, and learns later
+            print(error)
         seconds = None if options.steps else options.minutes * 60
         untrained = task.predict(list(EXAMPLES), top_k=5)
         print(f"{options.model}: {task.count_params():,} parameters, {steps:,} steps", flush=True)
@@ -369,11 +346,11 @@ def quickstart(options: flags.FlagValues) -> None:
             history = task.fit(
                 corpus,
                 steps=steps,
-                phases=plan(length, size),
+                phases=f"{length}:1:{size}",
                 batch_size=size,
                 checkpoint_every=500,
                 model_dir=folder / "run",
-                callbacks=[ByTheClock(options.learning_rate, phases, seconds)],
+                callbacks=[ByTheClock(options.learning_rate, steps, seconds)],
             )
         except (Interrupted, Terminated):
             print("stopped; the same command resumes from here")
@@ -419,7 +396,7 @@ def quickstart(options: flags.FlagValues) -> None:
         f"{options.model}, {task.count_params():,} parameters, trained by kbert-quickstart for "
         f"{history.step:,} steps on a corpus of {learn.tokens:,} tokens.",
     )
-    add_results(report, history.steps, phases, untrained, trained)
+    add_results(report, history.steps, untrained, trained)
     report.attention("Attention", AttentionPage(read_attention(task, EXAMPLES[1])))
     report.table(
         "Numbers",

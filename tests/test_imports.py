@@ -159,7 +159,8 @@ ORDER = {
         bart convbert deberta ernie from_config longformer mobilebert mpnet
         squeezebert t5
         elmo encoder
-        awd_lstm captured_outputs generators reformer static universal_transformer xlnet
+        awd_lstm captured_outputs generators initial_attention reformer static
+        universal_transformer xlnet
         transformer_xl
         description
     """,

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from kbert.models.generators.seq2seq import Seq2Seq as Seq2Seq
     from kbert.models.generators.seq2seq_encoder import Seq2SeqEncoder as Seq2SeqEncoder
     from kbert.models.generators.unilm_seq2seq import UniLMSeq2Seq as UniLMSeq2Seq
+    from kbert.models.initial_attention import attend_to_neighbours as attend_to_neighbours
     from kbert.models.parts import Part as Part
     from kbert.models.reformer.reformer import Reformer as Reformer
     from kbert.models.static import Static as Static
