@@ -31,6 +31,7 @@ from kbert.serve.service.settings import ServiceOptions
 
 _VERSION = re.compile(r"[1-9][0-9]{0,17}|0")
 _STOP_SECONDS = 2.0  # time for a stopped run to reach the end of its chunk
+_TRIM_SECONDS = 60.0  # between returns of freed memory, each of which takes some 30 ms of a thread
 _LONGEST_WAIT = 60.0  # most seconds between attempts to load a version that failed
 
 # A request's function from a loaded version to its signature and the inputs.
@@ -234,10 +235,22 @@ class Models:
                 )
 
     async def watch(self) -> None:
-        """Checks for new versions, until cancelled."""
+        """Checks for new versions, and returns freed memory to the system, until cancelled."""
+        await asyncio.gather(self._poll(), self._trim())
+
+    async def _trim(self) -> None:
+        """Returns freed memory to the system now and then, until cancelled.
+
+        Between TensorFlow's kernels, which it caches for each shape, the memory of finished batches
+        stays in pieces that fit no later batch.
+        """
         while True:
-            if not self._options.poll_seconds:
-                await asyncio.Event().wait()
+            await asyncio.sleep(_TRIM_SECONDS)
+            await asyncio.to_thread(_give_back)
+
+    async def _poll(self) -> None:
+        """Checks for new versions, until cancelled; not at all if `poll_seconds` is 0."""
+        while self._options.poll_seconds:
             await asyncio.sleep(self._options.poll_seconds)
             for model in self._models.values():
                 try:

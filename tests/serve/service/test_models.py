@@ -1,6 +1,7 @@
 """Version folders come and go; requests do not notice."""
 
 import concurrent.futures
+import ctypes
 import gc
 import os
 import shutil
@@ -135,6 +136,31 @@ def test_what_waits_for_an_old_version_is_answered(folder, operations, gate, mon
         finally:
             gc.enable()
         assert loaded[1]() is not None
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="glibc's alone")
+def test_memory_freed_between_blocks_in_use_goes_back_to_the_system(folder, monkeypatch):
+    glibc = ctypes.CDLL(None)
+    glibc.malloc.restype, glibc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
+    glibc.free.argtypes = [ctypes.c_void_p]
+    size, page = 20_000, os.sysconf("SC_PAGE_SIZE")
+
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * page
+
+    monkeypatch.setattr(models, "_TRIM_SECONDS", 0.1)
+    with running(model=[f"m={folder}"], poll_seconds=0):
+        blocks = [glibc.malloc(size) for _ in range(4000)]
+        for block in blocks:
+            ctypes.memset(block, 1, size)
+        full = resident()
+        for block in blocks[::2]:
+            glibc.free(block)
+        try:
+            until(lambda: resident() < full - 0.5 * size * len(blocks[::2]))
+        finally:
+            for block in blocks[1::2]:
+                glibc.free(block)
 
 
 @pytest.mark.parametrize(
