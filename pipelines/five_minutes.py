@@ -42,7 +42,7 @@ SETTINGS = (
     "steps",
 )
 
-WARM_UP = 0.1  # share of the run
+WARM_UP, DECAY = 0.1, 0.2  # shares of the run
 
 # The work of a server: only TensorFlow and TensorFlow Text, no kbert and no Keras.
 CLIENT = """
@@ -98,7 +98,7 @@ class ByTheClock(keras.callbacks.Callback):
     """Ends training in time, however busy the machine is, with a complete learning-rate schedule.
 
     The learning rate follows the share of planned steps or the share of time, whichever is larger.
-    It rises over a tenth of the run, then falls to 0.
+    It rises over a tenth of the run, and falls to 0 over the last fifth.
 
     Args:
         peak: The highest learning rate.
@@ -114,7 +114,7 @@ class ByTheClock(keras.callbacks.Callback):
 
     def on_train_batch_begin(self, batch: int, logs: dict | None = None) -> None:
         done = self._done(batch)
-        share = min(done / WARM_UP, (1 - done) / (1 - WARM_UP), 1.0)
+        share = min(done / WARM_UP, (1 - done) / DECAY, 1.0)
         self.model.optimizer.learning_rate.assign(self._peak * max(share, 0.0))
 
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
