@@ -34,6 +34,7 @@ CURRENT = [name for name in PAGES if name != "CHANGELOG.md"]
 FLAGS_OF_OTHERS = {
     *("help", "verbosity"),
     "logdir",  # TensorBoard's
+    "tf_xla_persistent_cache_directory",  # TensorFlow's
     # The model server's.
     *("model_config_file", "enable_batching", "batching_parameters_file"),
     "tensorflow_intra_op_parallelism",
