@@ -86,6 +86,11 @@ def attend_to_neighbours(encoder: Encoder) -> None:
 
 
 def _check(config: EncoderConfig) -> None:
+    if type(config) is not EncoderConfig:
+        raise ValueError(
+            "Initial attention to neighbours is for encoders of BERT's kind. Received: "
+            f"{type(config).__name__}"
+        )
     rules = {
         "positions": config.positions == "learned",
         "part": config.part is None,
@@ -93,11 +98,6 @@ def _check(config: EncoderConfig) -> None:
         "num_key_value_heads": config.num_key_value_heads in (None, config.num_heads),
         "edits": not config.edits,
     }
-    if type(config) is not EncoderConfig:
-        raise ValueError(
-            "Initial attention to neighbours is for encoders of BERT's kind. Received: "
-            f"{type(config).__name__}"
-        )
     if wrong := [f"{name}={getattr(config, name)!r}" for name, holds in rules.items() if not holds]:
         raise ValueError(
             "Initial attention to neighbours needs learned positions as wide as the layers, a key "

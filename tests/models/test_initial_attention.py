@@ -1,5 +1,7 @@
 """Initial weights with which heads attend to neighbouring tokens."""
 
+import types
+
 import numpy as np
 import pytest
 
@@ -80,16 +82,12 @@ def test_other_encoders_are_refused_unchanged(changes, received):
         np.testing.assert_array_equal(weight, value)
 
 
-def test_another_kind_of_encoder_is_refused():
-    with pytest.raises(ValueError, match="Received: XlnetConfig"):
-        attend_to_neighbours(
-            kbert.Encoder(
-                kbert.family("xlnet-base-cased").replace(
-                    vocabulary_size=50,
-                    hidden_size=16,
-                    num_layers=1,
-                    num_heads=2,
-                    intermediate_size=32,
-                )
-            )
-        )
+@pytest.mark.parametrize(
+    ("config", "received"),
+    [(kbert.family("xlnet-base-cased"), "XlnetConfig"), (kbert.ElmoConfig(), "ElmoConfig")],
+    ids=["xlnet", "elmo"],
+)
+def test_another_kind_of_encoder_is_refused(config, received):
+    encoder = types.SimpleNamespace(config=config)  # refused before anything else is read
+    with pytest.raises(ValueError, match=f"Received: {received}"):
+        attend_to_neighbours(encoder)
