@@ -6,6 +6,7 @@ import inspect
 import re
 import shlex
 import sys
+from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 
@@ -285,6 +286,14 @@ def first_column(page: str, heading: str) -> set[str]:
     assert table, f"{page} has no table with the first column {heading}"
     cells = [line.split("|")[1] for line in table[1].splitlines()]
     return {name for cell in cells for name in re.findall(r"`([^`]+)`", cell)}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_no_heading_skips_a_level(page):
+    """A warning of the site's build, which is an error there."""
+    levels = [len(mark) for mark in re.findall("^(#+) ", _BLOCK.sub("", PAGES[page]), re.MULTILINE)]
+    assert levels[0] == 1
+    assert all(deeper <= level + 1 for level, deeper in pairwise(levels))
 
 
 @pytest.mark.parametrize(
