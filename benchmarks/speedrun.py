@@ -31,14 +31,14 @@ RATE, WARM_UP = 2e-3, 0.1
 Shape = Callable[[float], float]  # of the learning rate: share of the time -> factor
 
 
-def triangle(done: float) -> float:
-    """Up over a tenth of the time, then down to nothing."""
-    return min(done / WARM_UP, (1 - done) / (1 - WARM_UP))
-
-
 def stable(done: float) -> float:
-    """The same rise, then level, down over the last fifth."""
+    """Up over a tenth of the time, then level, down over the last fifth."""
     return min(done / WARM_UP, 1.0, (1 - done) / 0.2)
+
+
+def triangle(done: float) -> float:
+    """The same rise, then down to nothing."""
+    return min(done / WARM_UP, (1 - done) / (1 - WARM_UP))
 
 
 def level(done: float) -> float:
@@ -87,8 +87,9 @@ ROWS: dict[str, dict[str, Any]] = {
     "rotary_from_8": {**RANDOM, "config": {"positions": "rotary"}, "stages": FROM_8},
     "muon": {"optimizer": muon},
     "schedule_free": {"optimizer": schedule_free, "rate": level},
-    "stable_then_decay": {"rate": stable},
+    "triangle": {"rate": triangle},
     "one_segment": {"data": {"segments": "single"}},
+    "one_segment_masked_30": {"data": {"segments": "single", "masked_share": 0.3}},
     "packed": {"data": {"pack": True}},
     "masked_20": {"data": {"masked_share": 0.2}},
     "masked_30": {"data": {"masked_share": 0.3}},
@@ -116,7 +117,7 @@ def make_task(corpus: experiments.Corpus, row: dict[str, Any]) -> kbert.tasks.Pr
 def race(corpus: experiments.Corpus, row: dict[str, Any], minutes: float, seed: int) -> dict:
     """Trains as long as the clock says; steps, tokens and the score."""
     clock = time.process_time
-    task, rate = make_task(corpus, row), row.get("rate", triangle)
+    task, rate = make_task(corpus, row), row.get("rate", stable)
     peak = float(task.optimizer.learning_rate.numpy())
     begun, losses, tokens = 0.0, [], 0
     for share, changes in row.get("stages", ((1.0, {}),)):
