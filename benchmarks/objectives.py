@@ -19,14 +19,15 @@ learned positions they hardly come to use a masked token's neighbours in so few 
 them.
 
 `python -m benchmarks.objectives [masks …] [--text FILE] [--sst2 FOLDER] [--stsb FOLDER]
-[--pairs SOURCE TARGET SOURCE TARGET] [--positions rotary] [--steps 1200] [--seeds 0 1 2]`
+[--snli FOLDER] [--pairs SOURCE TARGET SOURCE TARGET] [--positions rotary] [--steps 1200]
+[--seeds 0 1 2]`
 """
 
 import argparse
 import functools
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import keras
@@ -39,7 +40,7 @@ from benchmarks import _experiments as experiments, _measures as measures
 from benchmarks._experiments import mean, print_table
 from kbert.data.masking.schemes import max_predictions
 from kbert.layers import causal_bias
-from kbert.models.blocks import post_norm_block
+from kbert.models.blocks import layer_block
 from kbert.models.parts import Part
 from kbert.tasks.token_losses import token_losses
 from kbert.training import AdamW
@@ -70,6 +71,8 @@ MODERN_PARTS: dict[str, dict[str, Any]] = {
     },
 }
 FINE_TUNED = ("BERT's block", "all")
+# What encoders are fine-tuned on, where the flag of this name gives the data.
+BENCHMARKS = {"sst2": "SST-2", "stsb": "STS-B", "snli": "SNLI"}
 SENTENCE_LABELS = {"pairs": "next_sentence_labels", "halves": "sentence_order_labels"}
 
 
@@ -78,7 +81,7 @@ class Laboratory:
 
     def __init__(self, flags: argparse.Namespace):
         self.flags = flags
-        settings = {"text": flags.text, "sst2": flags.sst2, "stsb": flags.stsb}
+        settings = {name: vars(flags)[name] for name in ("text", *BENCHMARKS)}
         self.folder = experiments.results_folder(
             flags.output_dir, **settings, positions=flags.positions
         )
@@ -127,8 +130,7 @@ class Laboratory:
         corpus: experiments.Corpus | None = None,
         changes: dict[str, Any] | None = None,
         span_boundary: bool = False,
-        reviews: bool = True,
-        similarities: bool = False,
+        tuned: bool = True,
         bfloat16: bool = False,
         **data: Any,
     ) -> list[dict]:
@@ -162,11 +164,8 @@ class Laboratory:
             common = measures.masked_lm_score(task, self.corpus)
             result |= {f"common_{name}": value for name, value in common.items()}
             result["span_loss"] = measures.masked_lm_score(task, self.corpus, "span")["mlm_loss"]
-            if reviews:
-                result["reviews"] = self.fine_tune(encoder, seed)
-            if similarities and self.flags.stsb:
-                folder = self.flags.stsb
-                result["similarities"] = measures.similarity(encoder, self.corpus, folder, seed)
+            if tuned:
+                result |= self.fine_tune(encoder, seed)
             if data["segments"] in ("pairs", "halves") or name == "token":
                 for segments, label in SENTENCE_LABELS.items():
                     result[f"probe_{segments}"] = measures.probe(
@@ -175,14 +174,23 @@ class Laboratory:
             return result
 
         key = {"name": name, "data": data, "changes": changes, "span_boundary": span_boundary}
-        key |= {"bfloat16": True, "reviews": reviews, "rate": DEEP_RATE} if bfloat16 else {}
+        key |= {"bfloat16": True, "tuned": tuned, "rate": DEEP_RATE} if bfloat16 else {}
         return self.over_seeds(key, run)
 
-    def fine_tune(self, encoder: kbert.Encoder, seed: int) -> float:
-        """Accuracy on SST-2 after fine-tuning, NaN where there is no SST-2."""
-        if not self.flags.sst2:
-            return float("nan")
-        return measures.fine_tune(encoder, self.corpus, self.flags.sst2, seed)
+    def fine_tune(
+        self, encoder: kbert.Encoder, seed: int, names: Iterable[str] = tuple(BENCHMARKS)
+    ) -> dict[str, float]:
+        """What copies of the encoder reach after fine-tuning; nothing where there is no data."""
+        results = {}
+        for name in names:
+            if folder := vars(self.flags)[name]:
+                learn = (
+                    measures.fine_tune
+                    if name == "sst2"
+                    else functools.partial(measures.fine_tune_on_pairs, name=name)
+                )
+                results[name] = learn(encoder, self.corpus, folder=folder, seed=seed)
+        return results
 
     def token(self) -> list[dict]:
         """Tokens masked one by one, one segment a row: what the others are compared with."""
@@ -192,9 +200,14 @@ class Laboratory:
         """Fine-tuning from random weights."""
 
         def run(seed):
-            return {"reviews": self.fine_tune(kbert.Encoder(self.config()), seed)}
+            return self.fine_tune(kbert.Encoder(self.config()), seed)
 
         return self.over_seeds({"name": "untrained", "steps": 0}, run)
+
+
+def fine_tuned(results: list[dict]) -> tuple[str, ...]:
+    """The cells of a table for `BENCHMARKS`."""
+    return tuple(mean(results, name) if name in results[0] else "" for name in BENCHMARKS)
 
 
 def masks(lab: Laboratory) -> None:
@@ -203,7 +216,7 @@ def masks(lab: Laboratory) -> None:
     rows = []
     for title, versions in variants.items():
         name = f"masks-{versions or 'dynamic'}"
-        found = lab.masked_lm(name, corpus=lab.small_corpus, static_masks=versions, reviews=False)
+        found = lab.masked_lm(name, corpus=lab.small_corpus, static_masks=versions, tuned=False)
         columns = ("train_loss", "common_mlm_loss", "common_mlm_accuracy")
         rows.append((title, *(mean(found, column) for column in columns)))
     tokens = kbert.data.read_manifest(lab.small_corpus.folder).split("train").tokens
@@ -221,7 +234,7 @@ def sentence(lab: Laboratory) -> None:
         "sentence order": lab.masked_lm("sop", segments="halves"),
     }
     own = {"next sentence": "nsp", "sentence order": "sop"}
-    columns = ("common_mlm_loss", "common_mlm_accuracy", "probe_pairs", "probe_halves", "reviews")
+    columns = ("common_mlm_loss", "common_mlm_accuracy", "probe_pairs", "probe_halves")
     rows = [
         (
             title,
@@ -230,12 +243,13 @@ def sentence(lab: Laboratory) -> None:
                 for value in ("accuracy", "majority")
             ),
             *(mean(results, column) for column in columns),
+            *fine_tuned(results),
         )
         for title, results in found.items()
     ]
     own_columns = ("its own accuracy", "the more frequent answer")
     header = ("objective", *own_columns, "held-out masked-LM loss", "accuracy")
-    print_table((*header, "probe: next sentence", "probe: order", "SST-2"), rows)
+    print_table((*header, "probe: next sentence", "probe: order", *BENCHMARKS.values()), rows)
 
 
 def sharing(lab: Laboratory) -> None:
@@ -244,10 +258,11 @@ def sharing(lab: Laboratory) -> None:
     for groups in (4, 2, 1):
         changes = {"num_layers": 4, "num_layer_groups": groups}
         found = lab.masked_lm(f"groups-{groups}", changes=changes)
-        columns = ("common_mlm_loss", "common_mlm_accuracy", "reviews")
+        columns = ("common_mlm_loss", "common_mlm_accuracy")
         values = (mean(found, column) for column in columns)
-        rows.append((groups, f"{found[0]['parameters']:,}", *values))
-    print_table(("groups of weights", "parameters", "held-out loss", "accuracy", "SST-2"), rows)
+        rows.append((groups, f"{found[0]['parameters']:,}", *values, *fine_tuned(found)))
+    header = ("groups of weights", "parameters", "held-out loss", "accuracy")
+    print_table((*header, *BENCHMARKS.values()), rows)
 
 
 def detection(lab: Laboratory) -> None:
@@ -265,11 +280,11 @@ def detection(lab: Laboratory) -> None:
 
     found = lab.over_seeds({"name": "detection", "steps": steps}, run)
     rows = [
-        ("no pretraining", 0, mean(lab.untrained(), "reviews")),
-        ("masked tokens", lab.flags.steps, mean(lab.token(), "reviews")),
-        ("replaced tokens", steps, mean(found, "reviews")),
+        ("no pretraining", 0, *fine_tuned(lab.untrained())),
+        ("masked tokens", lab.flags.steps, *fine_tuned(lab.token())),
+        ("replaced tokens", steps, *fine_tuned(found)),
     ]
-    print_table(("objective", "steps of equal compute in all", "SST-2"), rows)
+    print_table(("objective", "steps of equal compute in all", *BENCHMARKS.values()), rows)
     shown = ("mlm_accuracy", "rtd_recall", "rtd_precision", "replaced_share")
     print(", ".join(f"{name} {mean(found, name)}" for name in shown))
 
@@ -283,7 +298,7 @@ def detect(lab: Laboratory, encoder: kbert.Encoder, steps: int, seed: int) -> di
     data = {"segments": "single", "masking": "independent"}
     held_out = lab.corpus.batches("held_out", **data)
     result = experiments.learn(task, lab.corpus.batches(seed=seed, **data), held_out, steps)
-    return {**result, "reviews": lab.fine_tune(encoder, seed)}
+    return {**result, **lab.fine_tune(encoder, seed)}
 
 
 def onset(lab: Laboratory) -> None:
@@ -313,10 +328,11 @@ def onset(lab: Laboratory) -> None:
             columns = ("rtd_recall", "rtd_precision", "mlm_accuracy")
             loss = f"{statistics.mean(point['rtd_loss'] for point in points) / known:.3f}"
             values = (mean(points, column) for column in columns)
-            reviews = mean(found, "reviews") if at == experiments.EVALUATIONS - 1 else ""
-            rows.append((title, points[0]["step"], loss, *values, reviews))
+            is_last = at == experiments.EVALUATIONS - 1
+            after = fine_tuned(found) if is_last else [""] * len(BENCHMARKS)
+            rows.append((title, points[0]["step"], loss, *values, *after))
     header = ("from", "step", "loss over its base", "recall", "precision", "generator's accuracy")
-    print_table((*header, "SST-2"), rows)
+    print_table((*header, *BENCHMARKS.values()), rows)
 
 
 def permutation(lab: Laboratory) -> None:
@@ -332,23 +348,24 @@ def permutation(lab: Laboratory) -> None:
         held_out = lab.corpus.batches("held_out", **data)
         train = lab.corpus.batches(seed=seed, **data)
         result = experiments.learn(task, train, held_out, lab.flags.steps)
-        return {**result, "reviews": lab.fine_tune(encoder, seed)}
+        return {**result, **lab.fine_tune(encoder, seed, ["sst2"])}
 
     def untrained(seed):
-        return {"reviews": lab.fine_tune(kbert.Encoder(config), seed)}
+        return lab.fine_tune(kbert.Encoder(config), seed, ["sst2"])
 
     begun = lab.over_seeds({"name": "untrained-xlnet", "steps": 0}, untrained)
     found = lab.over_seeds({"name": "permutation"}, run)
     token = lab.token()
     rows = [
-        ("BERT", "none", "", "", mean(lab.untrained(), "reviews")),
+        ("BERT", "none", "", "", *fine_tuned(lab.untrained())),
         ("BERT", "masked tokens", mean(token, "mlm_loss"), mean(token, "mlm_accuracy"),
-         mean(token, "reviews")),
-        ("XLNet", "none", "", "", mean(begun, "reviews")),
+         *fine_tuned(token)),
+        ("XLNet", "none", "", "", *fine_tuned(begun)),
         ("XLNet", "permutations", mean(found, "plm_loss"), mean(found, "plm_accuracy"),
-         mean(found, "reviews")),
+         *fine_tuned(found)),
     ]  # fmt: skip
-    print_table(("model", "objective", "loss on its own tokens", "accuracy", "SST-2"), rows)
+    header = ("model", "objective", "loss on its own tokens", "accuracy", *BENCHMARKS.values())
+    print_table(header, rows)
 
 
 def translations(lab: Laboratory) -> None:
@@ -414,17 +431,21 @@ def spans(lab: Laboratory) -> None:
             "span-boundary", masking="span", span_boundary=True
         ),
     }
-    columns = ("mlm_loss", "common_mlm_loss", "span_loss", "reviews")
-    rows = [(title, *(mean(r, column) for column in columns)) for title, r in found.items()]
-    print_table(("masked", "loss on its own masks", "on tokens'", "on spans'", "SST-2"), rows)
+    columns = ("mlm_loss", "common_mlm_loss", "span_loss")
+    rows = [
+        (title, *(mean(results, column) for column in columns), *fine_tuned(results))
+        for title, results in found.items()
+    ]
+    header = ("masked", "loss on its own masks", "on tokens'", "on spans'")
+    print_table((*header, *BENCHMARKS.values()), rows)
 
 
 class LeftToRight(keras.layers.Layer):
     """BERT's block, in which a token sees itself and those before it."""
 
-    def __init__(self, config: kbert.EncoderConfig, **kwargs):
+    def __init__(self, config: kbert.EncoderConfig, layer: int, **kwargs):
         super().__init__(**kwargs)
-        self.block = post_norm_block(config, dtype=self.dtype_policy, name="block")
+        self.block = layer_block(config, layer=layer, dtype=self.dtype_policy, name="block")
 
     def build(self, input_shape):
         self.block.build(input_shape)
@@ -443,7 +464,7 @@ class Causal(Part):
         return 0
 
     def make_block(self, config, *, layer, **kwargs):
-        return LeftToRight(config, **kwargs)
+        return LeftToRight(config, layer, **kwargs)
 
 
 class NextToken(kbert.tasks.Pretraining):
@@ -508,13 +529,13 @@ def modern(lab: Laboratory) -> None:
         changes = {**DEEP, "positions": "learned", **parts}
         # Models that were not trained at all do as well on SST-2 after so few steps: not for all.
         tuned = title in FINE_TUNED
-        options = {"reviews": tuned, "similarities": tuned, "bfloat16": True}
-        found = lab.masked_lm(f"modern-{title}", changes=changes, **options)
+        found = lab.masked_lm(f"modern-{title}", changes=changes, tuned=tuned, bfloat16=True)
         values = (mean(found, f"common_{column}") for column in ("bits", "mlm_accuracy"))
-        after = (mean(found, x) if x in found[0] else "" for x in ("reviews", "similarities"))
         minutes = statistics.mean(result["seconds"] for result in found) / 60
-        rows.append((title, f"{found[0]['parameters']:,}", *values, *after, f"{minutes:.1f}"))
-    header = ("block", "parameters", "bits per byte", "accuracy", "SST-2", "STS-B", "minutes")
+        rows.append(
+            (title, f"{found[0]['parameters']:,}", *values, *fine_tuned(found), f"{minutes:.1f}")
+        )
+    header = ("block", "parameters", "bits per byte", "accuracy", *BENCHMARKS.values(), "minutes")
     print_table(header, rows)
 
 
@@ -575,6 +596,7 @@ def main() -> None:
     parser = experiments.parser("objectives", __doc__, steps=1200)
     parser.add_argument("--sst2", help="folder with SST-2's train.tsv.gz and dev.tsv")
     parser.add_argument("--stsb", help="folder with STS-B's en-train.tsv and en-dev.tsv")
+    parser.add_argument("--snli", help="folder with SNLI's dev.tsv and test.tsv")
     parser.add_argument(
         "--pairs", nargs=4, metavar=("SOURCE", "TARGET", "HELD_OUT_SOURCE", "HELD_OUT_TARGET"),
         help="two files of texts with their translations, line by line; twice",
