@@ -1,6 +1,7 @@
 """The ranks of the library: a module imports from lower ranks or its own subpackage, never up."""
 
 import ast
+import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -385,6 +386,21 @@ def test_a_rising_import_would_be_caught(source, own):
 def test_falling_imports_pass():
     source = "from kbert.data.tables import table\nfrom kbert.training import AdamW\nimport keras"
     assert rising(source, ("kbert", "tasks", "task")) == []
+
+
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "benchmarks").glob("*.py")), ids=lambda path: path.stem
+)
+def test_benchmarks_import_names_that_are_there(path):
+    """No other test runs most of them."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("kbert"):
+            module = importlib.import_module(node.module)
+            for name in node.names:
+                assert hasattr(module, name.name) or is_module(
+                    (*node.module.split("."), name.name)
+                ), f"line {node.lineno}: {node.module} has no {name.name}"
 
 
 def test_every_public_name_resolves_and_loads_nothing_heavy():
