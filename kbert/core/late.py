@@ -329,10 +329,8 @@ class LazyModule(ModuleType):
 
 if TYPE_CHECKING:
     import tensorflow as tf
-    import tensorflow_text as tf_text
 else:
     tf = LazyModule("tensorflow")
-    tf_text = LazyModule("tensorflow_text")
 
 
 @functools.cache

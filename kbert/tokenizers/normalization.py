@@ -11,7 +11,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from kbert.core.late import tf, tf_text
+from kbert.core.late import tf
+from kbert.tokenizers import text_ops
 
 # Dropped as in BERT's `_clean_text`: U+0000, U+FFFD, format characters and controls, but not
 # tab, newline and carriage return, which separate words. U+0000 must also be dropped before the
@@ -72,7 +73,7 @@ def normalize(
         if lowercase:
             texts = tf.strings.lower(texts, encoding="utf-8")
         if strip_accents:
-            texts = tf_text.normalize_utf8(texts, "NFD")
+            texts = text_ops.normalized(texts, "NFD")
             texts = tf.strings.regex_replace(texts, r"\p{Mn}", "")
         return texts
 

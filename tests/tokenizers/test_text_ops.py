@@ -5,6 +5,7 @@ Where these tests fail with a new version of tensorflow-text: `kbert/tokenizers/
 
 import ast
 import io
+import re
 
 import numpy as np
 import pytest
@@ -68,26 +69,61 @@ def test_fast_sentencepiece_is_the_public_class():
     assert (found.dtype, found.row_splits.dtype) == (tf.int32, tf.int64)
 
 
-def private_imports(source: str) -> list[str]:
-    """Imports of a module from inside of tensorflow-text."""
-    found = []
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Import):
-            found += [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            found.append(node.module or "")
-        elif isinstance(node, ast.Call) and getattr(node.func, "id", "") == "LazyModule":
-            found.append(ast.literal_eval(node.args[0]))
-    return [name for name in found if name.startswith("tensorflow_text.")]
+@pytest.mark.parametrize("splits_words", [True, False])
+def test_wordpiece_is_the_public_class(splits_words):
+    pieces = ["[UNK]", "the", "cat", "c", "##at", "##s", "sat", "ham", "日", "本", "gr", "##ö"]
+    model = text_ops.wordpiece_model(pieces, "[UNK]", longest=40, splits_words=splits_words)
+    public = tf_text.FastWordpieceTokenizer(
+        pieces, max_bytes_per_word=40, token_out_type=tf.int32, no_pretokenization=not splits_words
+    )
+    texts = [*TEXTS, "cats", "größe", "c" * 41]
+    wanted = public.tokenize_with_offsets(texts)
+    assert len(set(wanted[0].flat_values.numpy())) > (8 if splits_words else 3)
+    for mine, theirs in zip(text_ops.wordpiece(tf.constant(model), texts), wanted, strict=True):
+        assert mine.dtype == tf.int32
+        assert mine.to_list() == theirs.to_list()
+
+
+def test_splitting_and_normalizing_are_the_public_functions():
+    texts = tf.constant([*TEXTS, "a, b.", "\t x\n"])
+    wanted = tf_text.WhitespaceTokenizer().tokenize_with_offsets(texts)
+    for mine, theirs in zip(text_ops.split_at_spaces(texts), wanted, strict=True):
+        assert (mine.dtype, mine.to_list()) == (theirs.dtype, theirs.to_list())
+    patterns = (r"\s|[,.]", r"[,.]")
+    wanted = tf_text.regex_split_with_offsets(texts, *patterns)
+    for mine, theirs in zip(text_ops.split_at(texts, *patterns), wanted, strict=True):
+        assert (mine.dtype, mine.to_list()) == (theirs.dtype, theirs.to_list())
+    for form in ("NFC", "NFD", "NFKC", "NFKD"):
+        wanted = tf_text.normalize_utf8(texts, form).numpy()
+        assert text_ops.normalized(texts, form).numpy().tolist() == wanted.tolist()
 
 
 def test_no_other_file_uses_private_names():
     files = {
         str(path.relative_to(ROOT))
         for path in (ROOT / "kbert").rglob("*.py")
-        if private_imports(path.read_text(encoding="utf-8"))
+        if re.search(r"tensorflow_text\.|load_op_library", path.read_text(encoding="utf-8"))
     }
     assert files == {PRIVATE}
+
+
+@pytest.mark.parametrize("first", ["kbert", "tensorflow_text"])
+def test_tensorflow_text_can_be_imported_before_and_after(first):
+    theirs = "tf_text.FastWordpieceTokenizer([*SPECIAL_TOKENS, 'the', 'fox']).tokenize(['the fox'])"
+    both = f"""
+def mine():
+    from kbert.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer
+    return WordPieceTokenizer([*SPECIAL_TOKENS, "the", "fox"])(["the fox"]).to_list()
+def public():
+    import tensorflow_text as tf_text
+    from kbert.tokenizers import SPECIAL_TOKENS
+    return {theirs}.to_list()
+"""
+    calls = ["mine()", "'tensorflow_text' in sys.modules", "public()"]
+    calls = calls if first == "kbert" else calls[::-1]
+    code = f"import sys\n{both}\nprint([{', '.join(calls)}])"
+    found = ast.literal_eval(run_code(code, KERAS_BACKEND="tensorflow").splitlines()[-1])
+    assert found == [[[5, 6]], first != "kbert", [[5, 6]]]
 
 
 def test_texts_are_split_in_a_process_without_keras():

@@ -5,7 +5,8 @@ Shapes: B texts, S parts of all texts together.
 
 from __future__ import annotations
 
-from kbert.core.late import tf, tf_text
+from kbert.core.late import tf
+from kbert.tokenizers import text_ops
 from kbert.tokenizers.token_segments import split_at
 
 # Characters that may compose with, or be reordered among, the characters before them: marks, the
@@ -31,7 +32,7 @@ def nfc(texts: tf.Tensor) -> tf.Tensor:
         >>> nfc(tf.constant(["cafe\\u0301"])).numpy()[0].decode()
         'café'
     """
-    return tf_text.normalize_utf8(texts, "NFC")
+    return text_ops.normalized(texts, "NFC")
 
 
 def ranges_before_nfc(

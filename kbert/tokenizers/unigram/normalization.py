@@ -13,7 +13,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from kbert.core.late import tf, tf_text
+from kbert.core.late import tf
+from kbert.tokenizers import text_ops
 from kbert.tokenizers.normalization import (
     INVALID,
     IS_MARK,
@@ -129,7 +130,7 @@ class TextPreparation:
         # For the lower-casing kernel U+0000 ends the text.
         texts = tf.strings.regex_replace(texts, r"\x{0}", self._neutral)
         if not self._keep_accents:
-            texts = tf_text.normalize_utf8(texts, "NFKD")
+            texts = text_ops.normalized(texts, "NFKD")
             texts = tf.strings.regex_replace(texts, _combining(), "")
         if self._lowercase:
             texts = tf.strings.lower(tf.strings.lower(texts), encoding="utf-8")

@@ -5,7 +5,8 @@ Shapes: B texts, P tokens of all texts together, W words of all texts together.
 
 from __future__ import annotations
 
-from kbert.core.late import tf, tf_text
+from kbert.core.late import tf
+from kbert.tokenizers import text_ops
 
 # Longer words become [UNK] (WordpieceTokenizer in google-research/bert, tokenization.py).
 MAX_WORD_CHARACTERS = 200
@@ -53,9 +54,7 @@ def split_words(
         >>> split_words(tf.constant(["it's 1."]))[0].to_list()
         [[b'it', b"'", b's', b'1', b'.']]
     """
-    return tf_text.regex_split_with_offsets(
-        texts, f"{_DELIMITER}|{CHINESE}", f"{_PUNCTUATION}|{CHINESE}"
-    )
+    return text_ops.split_at(texts, f"{_DELIMITER}|{CHINESE}", f"{_PUNCTUATION}|{CHINESE}")
 
 
 class WordPieceKernel:
@@ -79,17 +78,17 @@ class WordPieceKernel:
         with tf.init_scope(), tf.device("CPU"):
             self._continuation = tf.constant([piece.startswith("##") for piece in vocabulary])
             try:
-                self._tokenizer = tf_text.FastWordpieceTokenizer(
+                model = text_ops.wordpiece_model(
                     vocabulary,
-                    max_bytes_per_word=BYTES_PER_CHARACTER * max_word_characters,
-                    token_out_type=tf.int32,
-                    unknown_token=vocabulary[unk_id],
-                    no_pretokenization=not split_chinese,
+                    vocabulary[unk_id],
+                    longest=BYTES_PER_CHARACTER * max_word_characters,
+                    splits_words=split_chinese,
                 )
             except RuntimeError as error:
                 raise ValueError(
                     f"tensorflow-text does not support this vocabulary: {error}"
                 ) from error
+            self._model = tf.constant(model)
         self._unk_id = unk_id
         self._split_chinese = split_chinese
         self._longest = max_word_characters
@@ -104,17 +103,14 @@ class WordPieceKernel:
             Ids, starts and ends, int32 RaggedTensors (B, None); the ranges count bytes.
         """
         if self._split_chinese:
-            ids, starts, ends = self._tokenizer.tokenize_with_offsets(texts)
+            ids, starts, ends = text_ops.wordpiece(self._model, texts)
         else:
-            words, word_begins, _ = tf_text.regex_split_with_offsets(
-                texts, _DELIMITER, keep_delim_regex_pattern=_PUNCTUATION
-            )
-            ids, starts, ends = self._tokenizer.tokenize_with_offsets(words)
-            shift = tf.repeat(word_begins.flat_values, ids.values.row_lengths())
-            ids = ids.merge_dims(1, 2)
+            words, word_begins, _ = text_ops.split_at(texts, _DELIMITER, _PUNCTUATION)
+            ids, starts, ends = text_ops.wordpiece(self._model, words.flat_values)
+            shift = tf.repeat(tf.cast(word_begins.flat_values, tf.int32), ids.row_lengths())
+            ids = words.with_flat_values(ids).merge_dims(1, 2)
             starts = ids.with_flat_values(starts.flat_values + shift)
             ends = ids.with_flat_values(ends.flat_values + shift)
-        starts, ends = tf.cast(starts, tf.int32), tf.cast(ends, tf.int32)
         # Only a long text can contain a long word.
         return tf.cond(
             tf.reduce_any(tf.strings.length(texts) > self._longest),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from kbert.core.late import tf, tf_text
+from kbert.core.late import tf
+from kbert.tokenizers import text_ops
 from kbert.tokenizers.normalization import unless
 
 # Unicode's white space beyond ASCII, by its number of bytes.
@@ -27,8 +28,7 @@ def split_at_spaces(texts: tf.Tensor) -> tuple[tf.RaggedTensor, tf.RaggedTensor,
         (['Wait', ',', 'Ann', '!'], [[0, 5, 9, 13]])
     """
     texts = unless(f"[^{_TWO_BYTES}{_THREE_BYTES}]*", texts, _with_plain_spaces)
-    words, starts, ends = tf_text.WhitespaceTokenizer().tokenize_with_offsets(texts)
-    return words, tf.cast(starts, tf.int32), tf.cast(ends, tf.int32)
+    return text_ops.split_at_spaces(texts)
 
 
 def _with_plain_spaces(texts: tf.Tensor) -> tf.Tensor:

@@ -97,13 +97,16 @@ def train_step(model: Any, state: _State, data: Any) -> tuple[dict[str, Tensor],
     """
     trainable, frozen, slots, sums = state
     batch = only_features(data)
+    denominators = None
     with keras.StatelessScope(_mapping(model, trainable, frozen)):
-        denominators = model.loss_denominators(batch)
+        if model.micro_batches > 1:
+            denominators = model.loss_denominators(batch)
         batch = model.before_gradients(batch, Replicas())
     with keras.StatelessScope(zip(model.metrics_variables, sums, strict=True)):
         loss_scale = model._loss_scale()
-    divisors = denominators if loss_scale is None else denominators / loss_scale
-    gradients, pairs, frozen = _gradients(model, trainable, frozen, batch, divisors, slots)
+    gradients, pairs, frozen = _gradients(
+        model, trainable, frozen, batch, denominators, loss_scale, slots
+    )
     norm, scale = model._norm(gradients, loss_scale)
     if scale is not None:
         gradients = [g * scale.astype(g.dtype) for g in gradients]
@@ -197,7 +200,8 @@ def _gradients(
     trainable: list[Tensor],
     frozen: list[Tensor],
     batch: Tensors,
-    denominators: Tensor,
+    denominators: Tensor | None,
+    loss_scale: Tensor | None,
     slots: Sequence[Tensor],
 ) -> tuple[list[Tensor], Tensor, list[Tensor]]:
     """Differentiates the loss of a batch, micro-batch by micro-batch.
@@ -207,7 +211,8 @@ def _gradients(
         trainable: values of the trained weights.
         frozen: values of the other variables, such as the seeds of dropout.
         batch: global batch.
-        denominators: denominator of each loss, in order.
+        denominators: denominator of each loss, in order; None with one micro-batch.
+        loss_scale: factor of the loss; None = 1.
         slots: values of the optimizer's variables.
 
     Returns:
@@ -223,7 +228,7 @@ def _gradients(
         mapping = _mapping(model, trainable, frozen)
         with keras.StatelessScope(mapping + optimizer_mapping) as scope:
             losses, metrics = model._training_terms(part)
-            total = model._total_loss(losses, denominators)
+            total = model._total_loss(losses, denominators, loss_scale)
         before = [value for _, value in mapping[len(trainable) :]]
         after = [scope.get_current_value(v) for v in model.non_trainable_variables]
         frozen = [  # the parts of a weight that was only read

@@ -131,7 +131,8 @@ class TrainStep(_Base):
     def loss_denominators(self, batch: Tensors) -> Tensor:
         """Returns the denominators of the L losses, (L,) float32; a step sums them over replicas.
 
-        A graph computes only the denominators and prunes the rest of `loss_terms`. Writes to
+        Called where the forward pass sees a part of the global batch: a micro-batch, a replica's
+        rows. A graph computes only the denominators and prunes the rest of `loss_terms`. Writes to
         variables are not pruned, so a task whose `loss_terms` has some must override this.
         """
         losses, _ = self._all_terms(batch, training=False)
@@ -373,10 +374,22 @@ class TrainStep(_Base):
         return self._values(ratios | dict(zip(names[self._num_terms :], update, strict=False)))
 
     @staticmethod
-    def _total_loss(losses: dict[str, Pair], denominators: Tensor) -> Tensor:
-        """Returns the sum of the losses: numerator / denominator of the global batch, in order."""
-        numerators = [ops.cast(pair[0], "float32") for pair in losses.values()]
-        return sum(divide(x, denominators[i]) for i, x in enumerate(numerators))
+    def _total_loss(
+        losses: dict[str, Pair], denominators: Tensor | None, loss_scale: Tensor | None
+    ) -> Tensor:
+        """Returns the sum of the losses: numerator / denominator of the global batch, in order.
+
+        Args:
+            losses: the losses of a part of the global batch.
+            denominators: (L,) of the global batch; None if the part is the global batch.
+            loss_scale: factor of the sum; None = 1.
+        """
+        numerators, own = zip(*losses.values(), strict=True)
+        if denominators is None:
+            denominators = ops.stack([ops.cast(x, "float32") for x in own])
+            denominators = ops.stop_gradient(denominators)
+        divisors = denominators if loss_scale is None else denominators / loss_scale
+        return sum(divide(ops.cast(x, "float32"), divisors[i]) for i, x in enumerate(numerators))
 
     @staticmethod
     def _pairs(losses: dict[str, Pair], metrics: dict[str, Pair]) -> Tensor:

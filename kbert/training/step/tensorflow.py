@@ -141,12 +141,13 @@ def _update(model: Any, batch: Tensors) -> dict[str, tf.Tensor]:
     batch.
     """
     replica = tf.distribute.get_replica_context()
-    denominators = _sum(replica, model.loss_denominators(batch))
-    loss_scale = model._loss_scale()
-    divisors = denominators if loss_scale is None else denominators / loss_scale
     has_several_replicas = replica.num_replicas_in_sync > 1
+    denominators = None
+    if has_several_replicas or model.micro_batches > 1:
+        denominators = _sum(replica, model.loss_denominators(batch))
+    loss_scale = model._loss_scale()
     batch = model.before_gradients(batch, _Several(replica) if has_several_replicas else Replicas())
-    gradients, pairs = model._differentiate(batch, divisors)
+    gradients, pairs = model._differentiate(batch, denominators, loss_scale)
     variables = model.trainable_variables
     variables = [v for g, v in zip(gradients, variables, strict=True) if g is not None]
     gradients = [g for g in gradients if g is not None]
@@ -222,14 +223,16 @@ def test_step(model: Any, data: Any) -> dict[str, tf.Tensor]:
 
 
 def _gradients(
-    model: Any, batch: Tensors, denominators: tf.Tensor
+    model: Any, batch: Tensors, denominators: tf.Tensor | None, loss_scale: tf.Tensor | None
 ) -> tuple[list[tf.Tensor | None], tf.Tensor]:
     """Differentiates this replica's part of the loss, micro-batch by micro-batch.
 
     Args:
         model: model that is trained.
         batch: rows of this replica.
-        denominators: denominator of each loss, in order, summed over all replicas.
+        denominators: denominator of each loss, in order, summed over all replicas; None if these
+            rows are the whole global batch.
+        loss_scale: factor of the loss; None = 1.
 
     Returns:
         The dense gradient of each trained weight, None for weights that the loss does not use; the
@@ -241,7 +244,7 @@ def _gradients(
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(variables)
             losses, metrics = model._training_terms(part)
-            loss = model._total_loss(losses, denominators)
+            loss = model._total_loss(losses, denominators, loss_scale)
         gradients = tape.gradient(loss, variables)
         # An embedding's sparse gradient lists a row once per look-up; a norm needs their sums.
         dense = [None if g is None else tf.convert_to_tensor(g) for g in gradients]
