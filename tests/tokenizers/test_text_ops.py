@@ -76,9 +76,9 @@ def test_wordpiece_is_the_public_class(splits_words):
     public = tf_text.FastWordpieceTokenizer(
         pieces, max_bytes_per_word=40, token_out_type=tf.int32, no_pretokenization=not splits_words
     )
-    texts = [*TEXTS, "cats", "größe", "c" * 41]
+    texts = [*TEXTS, "the", "cats", "grö", "größe", "日", "c" * 41]
     wanted = public.tokenize_with_offsets(texts)
-    assert len(set(wanted[0].flat_values.numpy())) > (8 if splits_words else 3)
+    assert len(set(wanted[0].flat_values.numpy())) > 5
     for mine, theirs in zip(text_ops.wordpiece(tf.constant(model), texts), wanted, strict=True):
         assert mine.dtype == tf.int32
         assert mine.to_list() == theirs.to_list()
