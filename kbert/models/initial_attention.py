@@ -14,21 +14,23 @@ from kbert.models.encoder import Encoder
 PEAK = 6.5  # score of the neighbour that a head attends to; the other scores are near 0
 VALUE_SCALE = 0.68  # times the square root of a layer's inputs: standard deviation of its kernel
 MAX_WAVES = 16
+LAYERS = 2  # that begin by attending to neighbours
 GOLDEN = (math.sqrt(5) - 1) / 2  # its multiples, modulo 1, are spread evenly however many there are
 
 
 def attend_to_neighbours(encoder: Encoder) -> None:
-    """Sets initial weights of a BERT so that its first layer attends to the tokens beside each.
+    """Sets initial weights of a BERT so that its first two layers attend to the tokens beside each.
 
     With learned positions and BERT's initial values a model first learns the frequency of tokens,
-    and only after thousands of steps to attend to neighbours. Here heads begin by attending to the
-    previous token, the next one, the last but one and so on. It remains a BERT: only values of its
-    weights change, and all are trained. Call it before training a new encoder.
+    and only after thousands of steps to attend to neighbours. Here heads of the first layer begin
+    by attending to the previous token, the next one, the last but one and so on, those of the
+    second layer to tokens one further away. It remains a BERT: only values of its weights change,
+    and all are trained. Call it before training a new encoder.
 
     - Position embeddings are waves, sines and cosines in 2W of the columns, where token embeddings
       begin with 0. Their frequencies are spread over all that positions can tell apart, so that two
       different positions have nearly orthogonal embeddings.
-    - Keys of the first layer are the waves; queries are those of another position, by a rotation of
+    - Keys of the two layers are the waves; queries are those of another position, by a rotation of
       each wave. This is added to the random kernels.
     - Kernels of values and of attention outputs are scaled up to a standard deviation of
       `0.68 / sqrt(width)`, in every layer. BERT's 0.02 is that of its width 768; in a narrow model
@@ -57,8 +59,8 @@ def attend_to_neighbours(encoder: Encoder) -> None:
     """
     config = encoder.config
     _check(config)
-    width, first = config.hidden_size, encoder.blocks[0].attention
-    waves = min(MAX_WAVES, first.head_size // 2, width // 4)
+    width, head_size = config.hidden_size, encoder.blocks[0].attention.head_size
+    waves = min(MAX_WAVES, head_size // 2, width // 4)
     frequencies = math.pi * ((np.arange(waves) + 0.5) * GOLDEN % 1)
 
     positions = _turned(np.arange(config.max_positions), frequencies)
@@ -73,16 +75,18 @@ def attend_to_neighbours(encoder: Encoder) -> None:
 
     for block in encoder.blocks:
         _scale_up(block.attention, width)
-    kernel = ops.convert_to_numpy(first.qkv.kernel).copy()
-    queries, keys, _ = np.split(kernel, 3, axis=1)  # views
     # The norm leaves waves of radius sqrt(width / 2 waves) in each of `waves` planes.
-    gain = math.sqrt(PEAK * 2 * math.sqrt(first.head_size) / width)
-    for head in range(first.num_heads):
-        distance = (head // 2 + 1) * (-1 if head % 2 == 0 else 1)
-        columns = slice(head * first.head_size, head * first.head_size + 2 * waves)
-        keys[: 2 * waves, columns] += gain * np.eye(2 * waves)
-        queries[: 2 * waves, columns] += gain * _rotation(distance * frequencies)
-    first.qkv.kernel.assign(kernel)
+    gain = math.sqrt(PEAK * 2 * math.sqrt(head_size) / width)
+    for layer, block in enumerate(encoder.blocks[:LAYERS]):
+        qkv = block.attention.qkv
+        kernel = ops.convert_to_numpy(qkv.kernel).copy()
+        queries, keys, _ = np.split(kernel, 3, axis=1)  # views
+        for head in range(block.attention.num_heads):
+            distance = (head // 2 + 1 + layer) * (-1 if head % 2 == 0 else 1)
+            columns = slice(head * head_size, head * head_size + 2 * waves)
+            keys[: 2 * waves, columns] += gain * np.eye(2 * waves)
+            queries[: 2 * waves, columns] += gain * _rotation(distance * frequencies)
+        qkv.kernel.assign(kernel)
 
 
 def _check(config: EncoderConfig) -> None:

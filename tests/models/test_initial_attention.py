@@ -11,7 +11,7 @@ from kbert.models import attend_to_neighbours
 CONFIG = kbert.EncoderConfig(
     vocabulary_size=300,
     hidden_size=128,
-    num_layers=2,
+    num_layers=3,
     num_heads=4,
     intermediate_size=256,
     max_positions=96,
@@ -19,8 +19,11 @@ CONFIG = kbert.EncoderConfig(
 )
 
 
-def probabilities(encoder, tokens):
-    return np.asarray(encoder({"token_ids": tokens}, return_attention=True)["attention"][0])
+def probabilities(encoder):
+    """Attention of each layer for 64 random tokens, (B, N, T, T)."""
+    tokens = np.random.default_rng(0).integers(1, 300, (4, 64))
+    out = encoder({"token_ids": tokens}, return_attention=True)
+    return [np.asarray(layer) for layer in out["attention"]]
 
 
 @pytest.mark.parametrize(
@@ -31,22 +34,19 @@ def test_heads_attend_to_tokens_at_their_distance(changes):
     before = encoder.count_params()
     attend_to_neighbours(encoder)
     assert encoder.count_params() == before
-    length = 64
-    tokens = np.random.default_rng(0).integers(1, 300, (4, length))
-    found = probabilities(encoder, tokens)
-    for head, distance in zip(range(found.shape[1]), (-1, 1, -2, 2), strict=False):
-        inside = np.arange(2, length - 2)
-        assert (found[:, head].argmax(-1)[:, inside] == inside + distance).mean() > 0.97
-        assert found[:, head, inside, inside + distance].mean() > 0.4
-    assert found.shape[1] == encoder.config.num_heads
+    first, second, _ = probabilities(encoder)
+    assert first.shape[1] == encoder.config.num_heads
+    inside = np.arange(3, 61)
+    for found, distances, least in ((first, (-1, 1, -2, 2), 0.4), (second, (-2, 2, -3, 3), 0.3)):
+        for head, distance in zip(range(found.shape[1]), distances, strict=False):
+            assert (found[:, head].argmax(-1)[:, inside] == inside + distance).mean() > 0.97
+            assert found[:, head, inside, inside + distance].mean() > least
 
 
-def test_the_second_layer_attends_to_no_place_more_than_to_others():
+def test_the_third_layer_attends_to_no_place_more_than_to_others():
     encoder = kbert.Encoder(CONFIG)
     attend_to_neighbours(encoder)
-    tokens = np.random.default_rng(0).integers(1, 300, (4, 64))
-    out = encoder({"token_ids": tokens}, return_attention=True)
-    assert np.asarray(out["attention"][1]).max() < 0.1
+    assert probabilities(encoder)[2].max() < 0.1
 
 
 def test_values_and_outputs_are_scaled_by_the_width():
