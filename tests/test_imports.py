@@ -200,12 +200,13 @@ ORDER = {
         pairs
     """,
     "tokenizers": """
-        arrays batching folder kinds lines normalization packing text_ops
+        arrays batching folder kinds lines packing text_ops
+        normalization
         offsets serializable word_counts
         base
         token_segments
         bpe unigram wordpiece
-        gpt loading_keras_hub loading_saved_model marian words
+        gpt loading_keras_hub marian words
         loading training
     """,
     "training": """

@@ -8,10 +8,10 @@ from kbert.hub import locate
 from kbert.io.paths import Path
 from kbert.tokenizers.bpe.files import ends_words, read_model
 from kbert.tokenizers.folder import TokenizerFolder
-from kbert.tokenizers.loading_saved_model import saved_settings, vocabulary_folder
 
 # Where sentence-transformers may save a static embedding table and its tokenizer.
 STATIC_FOLDER = "0_StaticEmbedding"
+_LOWER_CASE = "do_lower_case/.ATTRIBUTES/VARIABLE_VALUE"
 
 
 def load_tokenizer(folder: str | os.PathLike, **options: Any) -> Any:
@@ -65,8 +65,8 @@ def load_tokenizer(folder: str | os.PathLike, **options: Any) -> Any:
     model_folder = locate(folder, weights=False)
     if (model_folder / STATIC_FOLDER / "tokenizer.json").is_file():
         model_folder = model_folder / STATIC_FOLDER
-    if (assets := vocabulary_folder(model_folder)) is not None:
-        model_folder, options = assets, saved_settings(model_folder) | options
+    if (assets := _vocabulary_folder(model_folder)) is not None:
+        model_folder, options = assets, _saved_settings(model_folder) | options
     files = TokenizerFolder.read(model_folder)
     return late.load("tokenizer", _kind(files))(files, **options)
 
@@ -110,3 +110,47 @@ def _kind(files: TokenizerFolder) -> str:
         "A tokenizer's folder must contain vocab.txt, vocab.json and merges.txt, a *.model, "
         f"source.spm, words.txt or tokenizer.json. Received: {files.path} with {names}"
     )
+
+
+def _vocabulary_folder(folder: Path) -> Path | None:
+    """Returns the folder of a SavedModel's vocabulary, assets/.
+
+    Returns None if assets/ is empty or missing, or `folder` is no SavedModel.
+    """
+    assets = folder / "assets"
+    if not (folder / "saved_model.pb").is_file() or not assets.is_dir():
+        return None
+    return assets if any(assets.iterdir()) else None
+
+
+def _saved_settings(folder: Path) -> dict[str, Any]:
+    """Reads arguments of the tokenizer from the variables of a SavedModel of TF Hub.
+
+    SavedModels in TensorFlow 2 format have a variable `do_lower_case`
+    (official/nlp/tools/export_tfhub_lib.py of tensorflow/models).
+
+    Args:
+        folder: the folder of the SavedModel.
+
+    Returns:
+        `lowercase`, or an empty dict: TensorFlow 1 modules have the setting in their graph.
+
+    Raises:
+        ValueError: the variables are damaged.
+    """
+    import tensorflow as tf
+
+    prefix = folder / "variables" / "variables"
+    if not prefix.with_suffix(".index").is_file():
+        return {}
+    try:
+        reader = tf.train.load_checkpoint(str(prefix))
+        is_flag = reader.get_variable_to_dtype_map().get(_LOWER_CASE) == tf.bool
+        if not is_flag or reader.get_variable_to_shape_map()[_LOWER_CASE]:
+            return {}
+        return {"lowercase": bool(reader.get_tensor(_LOWER_CASE))}
+    except (tf.errors.OpError, IndexError, RuntimeError, ValueError) as error:
+        reason = getattr(error, "message", None) or str(error)
+        raise ValueError(
+            f"The variables of the SavedModel are damaged ({reason}). Received: {prefix}"
+        ) from error
