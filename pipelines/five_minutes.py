@@ -43,7 +43,7 @@ SETTINGS = (
 )
 
 WARM_UP, DECAY = 0.1, 0.2  # shares of the run
-MASKED_SHARE = 0.3  # of training: a short run learns more from more masks than BERT's 15 %
+MASKED_SHARE = 0.2  # of training: a short run learns more from more masks than BERT's 15 %
 
 # The work of a server: only TensorFlow and TensorFlow Text, no kbert and no Keras.
 CLIENT = """
