@@ -27,7 +27,7 @@ from benchmarks import _experiments as experiments, _measures as measures
 from kbert.models import attend_to_neighbours
 from kbert.training import AdamW
 
-RATE, WARM_UP = 2e-3, 0.1
+RATE, WARM_UP, MASKED_SHARE = 2e-3, 0.1, 0.2
 Shape = Callable[[float], float]  # of the learning rate: share of the time -> factor
 
 
@@ -91,7 +91,7 @@ ROWS: dict[str, dict[str, Any]] = {
     "one_segment": {"data": {"segments": "single"}},
     "one_segment_masked_30": {"data": {"segments": "single", "masked_share": 0.3}},
     "packed": {"data": {"pack": True}},
-    "masked_20": {"data": {"masked_share": 0.2}},
+    "masked_15": {"data": {"masked_share": 0.15}},
     "masked_30": {"data": {"masked_share": 0.3}},
     "masked_40": {"data": {"masked_share": 0.4}},
     "bfloat16": {"dtype": "mixed_bfloat16"},
@@ -121,7 +121,8 @@ def race(corpus: experiments.Corpus, row: dict[str, Any], minutes: float, seed: 
     peak = float(task.optimizer.learning_rate.numpy())
     begun, losses, tokens = 0.0, [], 0
     for share, changes in row.get("stages", ((1.0, {}),)):
-        dataset = corpus.batches(**{**row.get("data", {}), **changes}, seed=seed)
+        data = {"masked_share": MASKED_SHARE, **row.get("data", {}), **changes}
+        dataset = corpus.batches(**data, seed=seed)
         task.prepare(dataset.element_spec)
         batches, step = iter(dataset), task.make_train_function()
         task.optimizer.learning_rate.assign(0.0)  # moves nothing

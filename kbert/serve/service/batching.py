@@ -28,9 +28,9 @@ from kbert.serve.service.settings import ServiceOptions
 from kbert.serve.service.stopping import Stop
 
 # Allowed padding of a batch, in bytes of text: this much (cheaper than another run), plus this
-# share of the text itself.
-_FREE_PADDING = 512
-_PADDED_SHARE = 0.25
+# share of the text itself. More makes larger batches, which all requests in them wait for.
+_FREE_PADDING = 128
+_PADDED_SHARE = 0.1
 
 
 class _Request:
