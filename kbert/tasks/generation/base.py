@@ -12,7 +12,6 @@ from typing import Any, ClassVar
 
 import keras
 import numpy as np
-from keras import ops
 
 from kbert import inference
 from kbert.core.late import tf
@@ -193,9 +192,6 @@ class GenerationTask(Task):
         ids, mask = np.zeros((1, 2), "int32"), np.ones((1, 2), "int32")
         names = self.model_inputs
         return {"logits": self({name: mask if "mask" in name else ids for name in names})}
-
-    def loss_denominators(self, batch: Tensors) -> Tensor:
-        return ops.sum(ops.cast(batch["weights"], "float32"))[None]
 
     def prefix_ids(self, features: dict[str, Any]) -> Tensor:
         """Returns the ids (B, P) int32 of the tokens before the first new one, for `Constraints`.

@@ -207,9 +207,6 @@ class TextToText(GenerationTask, TableTask):
         losses = self.token_losses(batch, _weights(batch), training, self.label_smoothing)
         return {"lm_loss": losses.smoothed}, {"nll": losses.plain(), "accuracy": losses.accuracy()}
 
-    def loss_denominators(self, batch: Tensors) -> Tensor:
-        return ops.sum(_weights(batch))[None]
-
     def make_objective(  # type: ignore[override]  # targets where others have labels
         self, data: Any, targets: Any = None, *, validation_data: Any = None, **settings: Any
     ) -> Any:
