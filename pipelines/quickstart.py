@@ -27,7 +27,7 @@ def define_flags() -> None:
         "documentation on this machine.",
     )
     flags.DEFINE_string("model", "bert-tiny", "A size from kbert.family.")
-    flags.DEFINE_integer("vocabulary_size", 8000, "Maximum size of the vocabulary.")
+    flags.DEFINE_integer("vocabulary_size", 5000, "Maximum size of the vocabulary.")
     flags.DEFINE_integer("sequence_length", 64, "Tokens per sequence.")
     flags.DEFINE_integer("batch_size", 32, "Sequences per batch.")
     flags.DEFINE_float("learning_rate", 2e-3, "Peak learning rate, reached after warm-up.")
