@@ -6,6 +6,7 @@ Where these tests fail with a new version of tensorflow-text: `kbert/tokenizers/
 import ast
 import io
 import re
+import sys
 
 import numpy as np
 import pytest
@@ -124,6 +125,13 @@ def public():
     code = f"import sys\n{both}\nprint([{', '.join(calls)}])"
     found = ast.literal_eval(run_code(code, KERAS_BACKEND="tensorflow").splitlines()[-1])
     assert found == [[[5, 6]], first != "kbert", [[5, 6]]]
+
+
+def test_without_tensorflow_text_an_error_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "tensorflow_text", None)  # None blocks
+    text_ops._operators.cache_clear()
+    with pytest.raises(ModuleNotFoundError, match="pip install tensorflow-text"):
+        text_ops.normalized(tf.constant(["a"]), "NFC")
 
 
 def test_texts_are_split_in_a_process_without_keras():
