@@ -58,7 +58,7 @@ def muon() -> keras.optimizers.Optimizer:
 
 
 def schedule_free() -> keras.optimizers.Optimizer:
-    return keras.optimizers.ScheduleFreeAdamW(5e-3, beta_2=0.98, weight_decay=0.01)
+    return keras.optimizers.ScheduleFreeAdamW(RATE, beta_2=0.98, weight_decay=0.01)
 
 
 # Shares of the time, and what is other in them; as many tokens a batch as the first row has.

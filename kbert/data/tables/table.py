@@ -119,12 +119,23 @@ class Table:
         return checksum
 
     def take(self, rows: Sequence[int]) -> "Table":
-        """Returns a table of the given rows (from 0), in the given order."""
+        """Returns a table of the given rows (from 0), in the given order.
+
+        Messages name a row as they do in this table.
+        """
         has_one_source = isinstance(self.source, str)
+        start, lines = 0, None
+        if self.lines is not None:
+            lines = [self.lines[row] for row in rows]
+        elif not isinstance(rows, range) or rows.step != 1:
+            lines = [f"row {self.start + row % len(self)}" for row in rows]
+        elif rows:
+            start = self.start + rows.start
         return Table(
             {name: [column[row] for row in rows] for name, column in self.columns.items()},
             source=self.source if has_one_source else [self.source[row] for row in rows],
-            lines=None if self.lines is None else [self.lines[row] for row in rows],
+            lines=lines,
+            start=start,
         )
 
     def head(self, rows: int = 5) -> "Table":

@@ -31,6 +31,8 @@ from kbert.serve.service.stopping import Stop
 # share of the text itself. More makes larger batches, which all requests in them wait for.
 _FREE_PADDING = 128
 _PADDED_SHARE = 0.1
+# Runtimes keep compiled kernels of each shape, so batches come in few sizes: 1 to 4, 6, 8, 12, 16, …
+_SIZES = {1} | {n * 2**power for n in (2, 3) for power in range(20)}
 
 
 class _Request:
@@ -231,12 +233,14 @@ class Batcher:
     def _choose(self) -> list[_Part]:
         """Returns the parts of the next batch: the oldest, and others of similar length.
 
-        At most `max_batch_size` rows, and few enough to leave some for every free thread.
+        At most `max_batch_size` rows, of which there are few different numbers, and few enough to
+        leave some for every free thread.
         """
         oldest = next(iter(self._parts.values()))
         group = self._groups[oldest.key]
         low = bisect.bisect_left(group, _order(oldest), key=_order)
         high, total, rows = low + 1, oldest.size, oldest.rows
+        chosen = low, high
         share = math.ceil(self._waiting / (self._threads - len(self._running)))
         while rows < min(share, self._options.max_batch_size):
             shorter = group[low - 1] if low else None
@@ -254,7 +258,9 @@ class Batcher:
                 break
             low, high = (low - 1, high) if added is shorter else (low, high + 1)
             total, rows = total + added.size, rows + added.rows
-        return group[low:high]
+            if rows in _SIZES or rows == self._options.max_batch_size:
+                chosen = low, high
+        return group[slice(*chosen)]
 
     def _finish(self, batch: _Batch, done: asyncio.Future) -> None:
         """Counts a finished batch, gives the results to its requests and starts the next batch.

@@ -177,10 +177,6 @@ class BidirectionalLM(RemembersRows):
         names = (f"{direction}_loss" for direction in DIRECTIONS)
         return losses, dict(zip(names, pairs, strict=True))
 
-    def loss_denominators(self, batch: Tensors) -> dict[str, Tensor]:
-        weights = [ops.cast(batch[f"{prefix}weights"], "float32") for prefix in PREFIXES]
-        return ops.sum(ops.stack(weights))[None]
-
     def _losses_of(self, x: Tensor, targets: Tensor, weights: Tensor, training: bool) -> Pair:
         """Returns the loss of a direction, (sum of weight · loss, sum of weights).
 

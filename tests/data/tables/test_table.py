@@ -117,6 +117,10 @@ def test_rows_keep_their_places():
     assert several.take([1, 0]).place(0) == "b.csv, line 2"
     assert Table({"text": TEXTS}, source=["a", "b"]).place(1) == "b (row 1 of all)"
     assert as_table(TEXTS).place(1) == "row 1 of the data"
+    assert as_table([*TEXTS, "last"])[1:].place(1) == "row 2 of the data"
+    assert as_table([*TEXTS, "last"], start=10)[1:][1:].place(0) == "row 12 of the data"
+    assert as_table([*TEXTS, "last"], start=10).take([0, -1]).place(1) == "the data, row 12"
+    assert as_table(TEXTS)[::-1][:1].place(0) == "the data, row 1"
     assert repr(several) == "Table(2 rows of text, from a.csv and 1 other files)"
 
 
