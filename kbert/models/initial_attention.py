@@ -45,8 +45,8 @@ def attend_to_neighbours(encoder: Encoder) -> None:
             as its layers.
 
     Raises:
-        ValueError: the encoder has other positions, a part, a narrower embedding table, grouped
-            keys, or edits.
+        ValueError: the encoder has other positions, a part, a narrower embedding table, heads of
+            one column, grouped keys, or edits.
 
     Example:
         >>> import kbert
@@ -99,13 +99,15 @@ def _check(config: EncoderConfig) -> None:
         "positions": config.positions == "learned",
         "part": config.part is None,
         "embedding_size": config.embedding_size in (None, config.hidden_size),
+        "num_heads": config.hidden_size >= max(4, 2 * config.num_heads),
         "num_key_value_heads": config.num_key_value_heads in (None, config.num_heads),
         "edits": not config.edits,
     }
     if wrong := [f"{name}={getattr(config, name)!r}" for name, holds in rules.items() if not holds]:
         raise ValueError(
-            "Initial attention to neighbours needs learned positions as wide as the layers, a key "
-            f"for each query, no part and no edits. Received: {', '.join(wrong)}"
+            "Initial attention to neighbours needs learned positions as wide as the layers, heads "
+            "at least two columns wide, a key for each query, no part and no edits. Received: "
+            f"{', '.join(wrong)}"
         )
 
 
