@@ -404,7 +404,9 @@ class SelfAttention(_Attention):
             other_keys, other_values, other_bias = more
             keys, values = _with_rows(keys, other_keys), _with_rows(values, other_values)
             other_bias = ops.transpose(cut_blocks(other_bias, size), (0, 2, 1, 3, 4))
-            bias = ops.concatenate([bias, ops.cast(other_bias, bias.dtype)], axis=-1)
+            of_each_head = (*ops.shape(bias)[:-1], ops.shape(other_bias)[-1])
+            other_bias = ops.broadcast_to(ops.cast(other_bias, bias.dtype), of_each_head)
+            bias = ops.concatenate([bias, other_bias], axis=-1)
         heads, _ = self._weighed(
             self._scaled_scores(folded(cut_blocks(query, size)), folded(keys)),
             folded(values),

@@ -151,7 +151,8 @@ def attention_chunk(rate: float) -> tuple[Callable, Callable]:
 
     `forward(scores, bias, seed)` returns the dropped exponentials (B, N, C, S), and (B, N, C, 1)
     float32 for each of the C rows: the logarithm of their sum before dropout, and one over it. The
-    weights are the exponentials times the latter.
+    weights are the exponentials times the latter. In float16, where a product of so many numbers
+    may overflow, the exponentials are divided already, and the factor is 1.
 
     `backward(scores, bias, logs, upstream, inner, seed)` returns the dropped weights and the
     gradient of the scores. `upstream` is the gradient of the dropped weights, `inner` (B, N, C, 1)
@@ -163,8 +164,10 @@ def attention_chunk(rate: float) -> tuple[Callable, Callable]:
         highest = tf.reduce_max(wide, axis=-1, keepdims=True)
         exponents = tf.exp(wide - highest)
         sums = tf.reduce_sum(exponents, axis=-1, keepdims=True)
-        weights = tf.cast(_drop(exponents, rate, seed), scores.dtype)
-        return weights, highest + tf.math.log(sums), 1.0 / sums
+        logs, factors = highest + tf.math.log(sums), 1.0 / sums
+        if scores.dtype == tf.float16:
+            exponents, factors = exponents * factors, tf.ones_like(factors)
+        return tf.cast(_drop(exponents, rate, seed), scores.dtype), logs, factors
 
     def backward(
         scores: tf.Tensor,

@@ -24,7 +24,7 @@ def attend_to_neighbours(encoder: Encoder) -> None:
     With learned positions and BERT's initial values a model first learns the frequency of tokens,
     and only after thousands of steps to attend to neighbours. Here heads of the first layer begin
     by attending to the previous token, the next one, the last but one and so on, those of the
-    second layer to tokens one further away. It remains a BERT: only values of its weights change,
+    second layer to tokens one further away; layers that share weights begin alike. It remains a BERT: only values of its weights change,
     and all are trained. Call it before training a new encoder.
 
     - Position embeddings are waves, sines and cosines in 2W of the columns, where token embeddings
@@ -45,8 +45,8 @@ def attend_to_neighbours(encoder: Encoder) -> None:
             as its layers.
 
     Raises:
-        ValueError: the encoder has other positions, a part, a narrower embedding table, heads of
-            one column, grouped keys, or edits.
+        ValueError: the encoder has other positions, a part, an embedding table that is narrower,
+            not normalised or shared with a generator, heads of one column, grouped keys, or edits.
 
     Example:
         >>> import kbert
@@ -59,6 +59,11 @@ def attend_to_neighbours(encoder: Encoder) -> None:
     """
     config = encoder.config
     _check(config)
+    if getattr(encoder.embeddings, "base_tables", dict)():
+        raise ValueError(
+            "Initial attention to neighbours needs an encoder with its own embeddings. Received: "
+            "one whose embeddings are differences to those of a generator"
+        )
     width, head_size = config.hidden_size, encoder.blocks[0].attention.head_size
     waves = min(MAX_WAVES, head_size // 2, width // 4)
     frequencies = math.pi * ((np.arange(waves) + 0.5) * GOLDEN % 1)
@@ -100,13 +105,15 @@ def _check(config: EncoderConfig) -> None:
         "part": config.part is None,
         "embedding_size": config.embedding_size in (None, config.hidden_size),
         "num_heads": config.hidden_size >= max(4, 2 * config.num_heads),
+        "embedding_norm": config.embedding_norm,
         "num_key_value_heads": config.num_key_value_heads in (None, config.num_heads),
         "edits": not config.edits,
     }
     if wrong := [f"{name}={getattr(config, name)!r}" for name, holds in rules.items() if not holds]:
         raise ValueError(
-            "Initial attention to neighbours needs learned positions as wide as the layers, heads "
-            "at least two columns wide, a key for each query, no part and no edits. Received: "
+            "Initial attention to neighbours needs learned positions as wide as the layers, "
+            "normalised embeddings, heads at least two columns wide, a key for each query, no part "
+            "and no edits. Received: "
             f"{', '.join(wrong)}"
         )
 

@@ -69,6 +69,7 @@ def test_values_and_outputs_are_scaled_by_the_width():
         ({"positions": "rotary"}, "positions='rotary'"),
         ({"embedding_size": 64}, "embedding_size=64"),
         ({"num_heads": 128}, "num_heads=128"),
+        ({"embedding_norm": False}, "embedding_norm=False"),
         ({"num_key_value_heads": 2}, "num_key_value_heads=2"),
         ({"positions": "alibi", "embedding_size": 64}, "positions='alibi', embedding_size=64"),
     ],

@@ -12,6 +12,7 @@ The values are checked when a table is made, so that an error names the file and
 other names are not checked.
 """
 
+import array
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -31,7 +32,8 @@ class Table:
         source: origin of the rows for error messages; or a list with one origin per row.
         lines: line (from 1) of each row in its source; or a text such as "row 0", for a source
             without lines.
-        start: number of the first row in messages without lines, if other rows came before.
+        start: number of the first row in messages without lines, if other rows came before; or the
+            number of each row.
 
     Raises:
         ValueError: columns differ in length, a text is not a string, or labels have mixed types.
@@ -50,9 +52,8 @@ class Table:
         *,
         source: str | Sequence[str] = "the data",
         lines: Sequence[int | str] | None = None,
-        start: int = 0,
+        start: int | Sequence[int] = 0,
     ) -> None:
-        self.start = start
         self.source = source if isinstance(source, str) else list(source)
         self.lines = None if lines is None else list(lines)
         self.columns = {name: values_of(column, name) for name, column in columns.items()}
@@ -66,6 +67,7 @@ class Table:
                 "A table must have at least one column, and all columns must have the same "
                 f"number of rows. Received: {sizes}"
             )
+        self.numbers = range(start, start + len(self)) if isinstance(start, int) else start
         for name, column in self.columns.items():
             if name in TEXT:
                 column[:] = [self._text(name, row, value) for row, value in enumerate(column)]
@@ -121,21 +123,14 @@ class Table:
     def take(self, rows: Sequence[int]) -> "Table":
         """Returns a table of the given rows (from 0), in the given order.
 
-        Messages name a row as they do in this table.
+        Messages name each row as they do in this table.
         """
         has_one_source = isinstance(self.source, str)
-        start, lines = 0, None
-        if self.lines is not None:
-            lines = [self.lines[row] for row in rows]
-        elif not isinstance(rows, range) or rows.step != 1:
-            lines = [f"row {self.start + row % len(self)}" for row in rows]
-        elif rows:
-            start = self.start + rows.start
         return Table(
             {name: [column[row] for row in rows] for name, column in self.columns.items()},
             source=self.source if has_one_source else [self.source[row] for row in rows],
-            lines=lines,
-            start=start,
+            lines=None if self.lines is None else [self.lines[row] for row in rows],
+            start=array.array("q", (self.numbers[row] for row in rows)),
         )
 
     def head(self, rows: int = 5) -> "Table":
@@ -157,12 +152,12 @@ class Table:
         if len(set(renamed)) < len(renamed):
             raise ValueError(f"Column names must be unique. Received: {renamed}")
         columns = dict(zip(renamed, self.columns.values(), strict=True))
-        return Table(columns, source=self.source, lines=self.lines, start=self.start)
+        return Table(columns, source=self.source, lines=self.lines, start=self.numbers)
 
     def with_column(self, name: str, column: Sequence) -> "Table":
         """Returns a table with a column of one value per row added or replaced."""
         columns = {**self.columns, name: column}
-        return Table(columns, source=self.source, lines=self.lines, start=self.start)
+        return Table(columns, source=self.source, lines=self.lines, start=self.numbers)
 
     def place(self, row: int) -> str:
         """Returns the origin of a row: "dev.tsv, line 7" or "row 6 of the data" (from 0)."""
@@ -171,8 +166,8 @@ class Table:
         if self.lines is not None:
             line = self.lines[row]
             return f"{source}, {line if isinstance(line, str) else f'line {line}'}"
-        row += self.start
-        return f"row {row} of {source}" if has_one_source else f"{source} (row {row} of all)"
+        number = self.numbers[row]
+        return f"row {number} of {source}" if has_one_source else f"{source} (row {number} of all)"
 
     def _origin(self) -> str:
         if isinstance(self.source, str):

@@ -6,6 +6,7 @@ import gc
 import re
 import sys
 import time
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeAlias
@@ -32,6 +33,7 @@ from kbert.serve.service.settings import ServiceOptions
 _VERSION = re.compile(r"[1-9][0-9]{0,17}|0")
 _STOP_SECONDS = 2.0  # time for a stopped run to reach the end of its chunk
 _TRIM_SECONDS = 60.0  # between returns of freed memory, each of which takes some 30 ms of a thread
+_COLLECTIONS, _COLLECTION_SECONDS = 5, 0.2  # of a retired version, and the pause before each
 _LONGEST_WAIT = 60.0  # most seconds between attempts to load a version that failed
 
 # A request's function from a loaded version to its signature and the inputs.
@@ -195,10 +197,15 @@ class Model:
         await version.batcher.close()
         self._leaving.discard(version)
         logging.info("%s, version %d: retired", self.name, version.number)
-        # TensorFlow's loaded objects are reference cycles: uncollected, weights of many versions
-        # would stay in memory.
+        loaded = weakref.ref(version.loaded)
         del version
-        gc.collect()
+        # TensorFlow's loaded objects are reference cycles: uncollected, weights of many versions
+        # would stay in memory. Requests that were answered just now may still refer to them.
+        for _ in range(_COLLECTIONS):
+            await asyncio.sleep(_COLLECTION_SECONDS)
+            gc.collect()
+            if loaded() is None:
+                break
         _give_back()
 
 
@@ -246,7 +253,10 @@ class Models:
         """
         while True:
             await asyncio.sleep(_TRIM_SECONDS)
-            await asyncio.to_thread(_give_back)
+            try:
+                await asyncio.to_thread(_give_back)
+            except RuntimeError as error:  # no thread can be started now
+                logging.warning("Memory was not returned to the system: %s", error)
 
     async def _poll(self) -> None:
         """Checks for new versions, until cancelled; not at all if `poll_seconds` is 0."""

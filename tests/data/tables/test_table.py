@@ -117,11 +117,22 @@ def test_rows_keep_their_places():
     assert several.take([1, 0]).place(0) == "b.csv, line 2"
     assert Table({"text": TEXTS}, source=["a", "b"]).place(1) == "b (row 1 of all)"
     assert as_table(TEXTS).place(1) == "row 1 of the data"
-    assert as_table([*TEXTS, "last"])[1:].place(1) == "row 2 of the data"
-    assert as_table([*TEXTS, "last"], start=10)[1:][1:].place(0) == "row 12 of the data"
-    assert as_table([*TEXTS, "last"], start=10).take([0, -1]).place(1) == "the data, row 12"
-    assert as_table(TEXTS)[::-1][:1].place(0) == "the data, row 1"
-    assert repr(several) == "Table(2 rows of text, from a.csv and 1 other files)"
+
+
+def test_taken_rows_keep_their_numbers():
+    table = as_table([*TEXTS, "last"], start=10)
+    assert table[1:][1:].place(0) == "row 12 of the data"
+    assert table.take([0, -1]).place(1) == "row 12 of the data"
+    assert table.take(range(-2, 0)).place(0) == "row 11 of the data"
+    assert table[::-1].rename({"text": "first"}).with_column("x", TEXTS + ["c"]).place(0) == (
+        "row 12 of the data"
+    )
+    several = Table({"text": [*TEXTS, "c"]}, source=["a", "a", "b"])
+    assert several.take([2, 0]).place(0) == "b (row 2 of all)"
+    with pytest.raises(IndexError):
+        table[:0].take([0])
+    with pytest.raises(ValueError, match="row 12 of the data: 'second' must be a string"):
+        table[1:].with_column("second", ["b", None])
 
 
 def test_labels_given_with_a_table_keep_its_places():
