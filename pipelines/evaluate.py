@@ -26,9 +26,11 @@ from absl import flags
 
 import kbert
 from kbert import experiments
+from kbert.checkpoints.preset import check_target
 from kbert.io.paths import Path
 
 from . import command, option_flags
+from .outputs import keep_what_is_read
 from .pictures import draw_confusion
 from .task_flags import (
     ColumnOptions,
@@ -70,7 +72,10 @@ def _evaluate(options: flags.FlagValues) -> None:
             "--preset_dir requires --tune_threshold: it is the folder for the model with that "
             "threshold"
         )
+    keep_what_is_read(options, ("preset",), ("preset_dir",))
     task = kbert.tasks.Task.from_preset(options.preset)
+    if options.preset_dir:
+        check_target(options.preset_dir, task.kind)
     named = experiments.task_for(task, options.task)
     table = experiments.read(
         named,

@@ -126,5 +126,5 @@ def write_checkpoint(
             raise ValueError(f"{why} Received: {name}={value} with format={format!r}")
         del given_options[name]
     check_finite(arrays, os.fspath(folder))
-    late.load(_SORT, "kbert").refuse_several(Path(folder))
+    late.load(_SORT, "kbert").refuse_several_or_export(Path(folder))
     format_.write_folder(folder, config, arrays, **given_options)

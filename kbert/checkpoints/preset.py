@@ -27,6 +27,8 @@ ENSEMBLE_FILE = "ensemble.json"
 MULTI_TASK_FILE = "multi_task.json"
 # Files of folders with a preset in each subfolder -> what such a folder contains.
 _SEVERAL = {ENSEMBLE_FILE: "an ensemble", MULTI_TASK_FILE: "tasks that were trained together"}
+# Their tokenizers have files of the same names.
+_EXPORTS = {"export.json": "an export", "saved_model.pb": "a SavedModel"}
 FORMAT_VERSION = 1
 READS = f"a kbert folder ({CONFIG_FILE})"
 TAKES = ("task", "labels", "edits")
@@ -189,7 +191,7 @@ def check_target(folder: PathLike, kind: str | None) -> None:
     check_folder(folder)
     folder = Path(folder)
     _refuse_others(folder)
-    refuse_several(folder, but=MULTI_TASK_FILE if kind == "multi_task" else None)
+    refuse_several_or_export(folder, but=MULTI_TASK_FILE if kind == "multi_task" else None)
     if not is_folder(folder):
         return
     task = read_json(folder / CONFIG_FILE).get("task")
@@ -211,9 +213,9 @@ def refuse_model(folder: Path) -> None:
     refuse_other(folder, CONFIG_FILE, "a preset")
 
 
-def refuse_several(folder: Path, but: str | None = None) -> None:
-    """Raises ValueError if `folder` holds several models, unless their file is `but`."""
-    for file, what in _SEVERAL.items():
+def refuse_several_or_export(folder: Path, but: str | None = None) -> None:
+    """Raises ValueError if `folder` holds several models or an export, unless its file is `but`."""
+    for file, what in {**_SEVERAL, **_EXPORTS}.items():
         if file != but:
             refuse_other(folder, file, what)
 
@@ -232,7 +234,7 @@ def write_several(folder: PathLike, file: str, models: Mapping[str, Any], **cont
     """
     folder = Path(folder)
     refuse_model(folder)
-    refuse_several(folder, but=file)
+    refuse_several_or_export(folder, but=file)
     record = folder / file
     record.unlink(missing_ok=True)  # until all models are written
     for name, model in models.items():

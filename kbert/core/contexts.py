@@ -2,7 +2,8 @@
 
 The train step collects auxiliary losses that layers add to the task's, such as the ponder cost of
 adaptive computation. It also requests that activations are recomputed in the backward pass instead
-of stored. An export turns off the layers' rounding where the runtime rounds numbers itself.
+of stored. An export turns off the layers' rounding where the runtime rounds numbers itself. A file
+that grows over several runs has its model computed in the same way in each of them.
 """
 
 import contextlib
@@ -20,6 +21,7 @@ _recomputed: contextvars.ContextVar[list[str] | None] = contextvars.ContextVar(
     "recomputed", default=None
 )
 _rounded: contextvars.ContextVar[bool] = contextvars.ContextVar("rounded", default=True)
+_repeated: contextvars.ContextVar[bool] = contextvars.ContextVar("repeated", default=False)
 
 
 @contextlib.contextmanager
@@ -118,3 +120,27 @@ def without_rounding() -> Iterator[None]:
 def is_rounded() -> bool:
     """Returns whether layers that round numbers do so here: False inside `without_rounding`."""
     return _rounded.get()
+
+
+@contextlib.contextmanager
+def repeatable() -> Iterator[None]:
+    """Makes predictions compute the first batch of a process like all others.
+
+    Otherwise a small first batch runs without a graph, which is faster once but rounds otherwise
+    (`kbert.inference.compiled`); a run that resumes after a kill would write other last digits.
+
+    Example:
+        >>> with repeatable():
+        ...     is_repeatable()
+        True
+    """
+    token = _repeated.set(True)
+    try:
+        yield
+    finally:
+        _repeated.reset(token)
+
+
+def is_repeatable() -> bool:
+    """Returns whether every batch must be computed in the same way: True inside `repeatable`."""
+    return _repeated.get()

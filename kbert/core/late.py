@@ -18,6 +18,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+# The interpreter, kbert and NumPy have 19,000 objects; pandas or a notebook twice as many and more.
+_FIRST_OBJECTS = 30_000
+
 # Sort -> name -> "module", or "module:attribute". Core names higher packages only here.
 TABLE = {
     # In the order in which formats are tried on a folder. Each module has `READS` (its folders, in
@@ -276,7 +279,8 @@ def without_collection() -> Iterator[None]:
     They create a million objects that live as long as the process. Collections in between look for
     garbage among them, a fifth of the time of `import tensorflow`, and so does the end of the
     process. So what exists after the import is left out of later collections (`gc.freeze`;
-    `gc.unfreeze()` undoes it). Does nothing if Keras was imported before, or collection is off.
+    `gc.unfreeze()` undoes it), unless a program had created much before, which might become
+    garbage. Does nothing if Keras was imported before, or collection is off.
 
     Example:
         >>> with without_collection():
@@ -287,12 +291,13 @@ def without_collection() -> Iterator[None]:
     if "keras" in sys.modules or not gc.isenabled():
         yield
         return
+    has_just_begun = len(gc.get_objects()) < _FIRST_OBJECTS
     gc.disable()
     try:
         yield
     finally:
         gc.enable()
-        if "keras" in sys.modules:
+        if has_just_begun and "keras" in sys.modules:
             gc.freeze()
 
 

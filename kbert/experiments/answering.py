@@ -40,7 +40,7 @@ def answering_task(
             )
         exported = load_exported(folder)
         exported_class = type(exported.task)
-        if not _fits(program, task_class, exported_class):
+        if not _fits(program, exported_class):
             raise ValueError(_wrong(program, exported_class, folder))
         return exported.task, lambda: exported.checksum
     try:
@@ -48,15 +48,15 @@ def answering_task(
     except WrongTaskError as error:
         if error.found is None:
             raise
-        if not _fits(program, task_class, error.found):
+        if not _fits(program, error.found):
             raise ValueError(_wrong(program, error.found, folder)) from error
         task = error.found.from_preset(folder, **settings)
     return task, lambda: model_checksum(task)
 
 
-def _fits(program: str, wanted: type[Task], found: type[Task]) -> bool:
-    """Returns whether a program with tasks of class `wanted` supports tasks of class `found`."""
-    return issubclass(found, wanted) or found.file_answers.program == program
+def _fits(program: str, found: type[Task]) -> bool:
+    """Returns whether a program supports tasks of class `found`."""
+    return found.file_answers.program == program
 
 
 def _wrong(program: str, found: type[Task], folder: PathLike) -> str:

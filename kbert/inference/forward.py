@@ -8,13 +8,15 @@ from typing import Any
 import keras
 import numpy as np
 
+from kbert.core.contexts import is_repeatable
 from kbert.core.finite import refuse_not_finite
 from kbert.core.graphs import graph
 from kbert.core.late import tf
 from kbert.core.types import Shape, Tensors
 
-# Largest feature of a batch that is small. Eager, such a batch takes 0.1 s; tracing takes a second.
-_SMALL = 1024
+# Most numbers of a feature, and tokens of a row, in a batch that is small. Eager, such a batch
+# takes 0.1 s, in a recurrent model two seconds; tracing takes longer.
+_SMALL, _SHORT = 1024, 128
 
 
 class _Forward(keras.Model):
@@ -45,6 +47,11 @@ def _tensorflow_graph(function: Callable, features: Tensors, jit_compile: bool) 
     shapes = {} if jit_compile else {"input_signature": [spec]}
     run = graph(function, autograph=False, jit_compile=jit_compile or None, **shapes)
     return lambda features: tf.nest.map_structure(lambda x: x.numpy(), run(features))
+
+
+def _is_small(features: Tensors) -> bool:
+    arrays = features.values()
+    return all(x.size <= _SMALL and max(x.shape[1:2], default=0) <= _SHORT for x in arrays)
 
 
 def _eagerly(function: Callable, features: Tensors) -> Any:
@@ -100,7 +107,8 @@ def compiled(
         jit_compile: whether to compile with XLA on TensorFlow; JAX always does.
         check: whether to raise ValueError if results are not finite; see `kbert.core.finite`.
         eager_first: whether TensorFlow runs the first batch eagerly if it is small: many programs
-            predict once, and then need no graph.
+            predict once, and then need no graph. Its last digits may differ from a graph's; inside
+            `kbert.core.contexts.repeatable` there is always a graph.
 
     Returns:
         A function from a dict of NumPy arrays to NumPy arrays. With `check` it raises ValueError if
@@ -119,8 +127,7 @@ def compiled(
     def run(features: Tensors) -> Any:
         nonlocal is_first
         names = (frozenset(features), *(getattr(layer, "traced_variant", None) for layer in layers))
-        is_small = all(x.size <= _SMALL for x in features.values())
-        is_eager = eager_first and is_first and is_small
+        is_eager = eager_first and is_first and not is_repeatable() and _is_small(features)
         is_first = False
         if is_eager and keras.backend.backend() == "tensorflow":
             outputs = _eagerly(function, features)

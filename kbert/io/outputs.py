@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, TypeVar
 
+from kbert.core.contexts import repeatable
 from kbert.io import atomic, fingerprints
 from kbert.io.formats import Format
 from kbert.io.json_file import read_json
@@ -293,6 +294,8 @@ class GrowingOutput(Output):
     def growing(self) -> Iterator[None]:
         """Opens the files after the last record; the block adds the missing records.
 
+        In the block predictions have the same digits whether or not the run was resumed.
+
         If the block fails before the first record, the files and the note are removed.
 
         Raises:
@@ -305,7 +308,8 @@ class GrowingOutput(Output):
             self.save(finished=False)
             try:
                 self._write_heads()
-                yield
+                with repeatable():
+                    yield
             except BaseException:
                 if not self.records:
                     for path in (*self._paths, os.fspath(self.note)):

@@ -24,8 +24,9 @@ def attend_to_neighbours(encoder: Encoder) -> None:
     With learned positions and BERT's initial values a model first learns the frequency of tokens,
     and only after thousands of steps to attend to neighbours. Here heads of the first layer begin
     by attending to the previous token, the next one, the last but one and so on, those of the
-    second layer to tokens one further away; layers that share weights begin alike. It remains a BERT: only values of its weights change,
-    and all are trained. Call it before training a new encoder.
+    second layer to tokens one further away; layers that share weights begin alike. It remains a
+    BERT: only values of its weights change, and all are trained. Call it before training a new
+    encoder.
 
     - Position embeddings are waves, sines and cosines in 2W of the columns, where token embeddings
       begin with 0. Their frequencies are spread over all that positions can tell apart, so that two

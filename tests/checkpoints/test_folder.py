@@ -66,6 +66,20 @@ def test_a_model_of_another_format_is_not_overwritten(preset, hub):
     assert Encoder.from_preset(preset).config == Encoder.from_preset(hub).config
 
 
+@pytest.mark.parametrize(
+    ("file", "what"), [("export.json", "an export"), ("saved_model.pb", "a SavedModel")]
+)
+def test_an_export_keeps_its_folder(tmp_path, file, what):
+    """Its tokenizer has the names of a preset's."""
+    (tmp_path / file).write_text("{}")
+    for format_ in ("kbert", "huggingface"):
+        with pytest.raises(ValueError, match=f"contains {what}.*choose another"):
+            Encoder(tiny_config()).save_to_preset(tmp_path, format=format_)
+    with pytest.raises(ValueError, match=f"contains {what}"):
+        check_target(tmp_path, "classify")
+    assert [path.name for path in tmp_path.iterdir()] == [file]
+
+
 def test_whether_a_preset_can_be_written_is_known_before(preset, hub, tmp_path):
     check_target(tmp_path / "new", "classify")
     check_target(preset, None)

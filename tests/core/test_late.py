@@ -120,7 +120,14 @@ def test_nothing_else_imports_by_a_name():
     assert by_name("import importlib\nimportlib.import_module('kbert.' + name)")
 
 
-@pytest.mark.parametrize(("before", "frozen"), [("gc.enable()", True), ("gc.disable()", False)])
+@pytest.mark.parametrize(
+    ("before", "frozen"),
+    [
+        ("gc.enable()", True),
+        ("gc.disable()", False),
+        ("others = [[] for _ in range(40_000)]", False),  # which may become garbage
+    ],
+)
 def test_collection_rests_while_keras_is_imported(before, frozen):
     """What was imported is left out of later collections, unless the program's own rule is off."""
     code = (

@@ -1,9 +1,12 @@
+import contextlib
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from kbert import inference
+from kbert.core.contexts import repeatable
 
 
 def test_as_texts():
@@ -103,6 +106,23 @@ def test_a_first_small_batch_needs_no_graph(eager_first, sizes, graphs):
         np.testing.assert_array_equal(found["times"], 3 * x)
         np.testing.assert_array_equal(found["twice"][0], 2 * x)
     assert traced == graphs
+
+
+@pytest.mark.parametrize(
+    ("shape", "context"), [((1, 8), repeatable()), ((1, 200), contextlib.nullcontext())]
+)
+def test_a_first_batch_in_a_graph(shape, context):
+    """For files that a resumed run continues, and for rows that a recurrent model reads slowly."""
+    traced = []
+
+    def double(features):
+        traced.append(not tf.executing_eagerly())
+        return features["x"] * 2
+
+    run = inference.compiled(double, eager_first=True)
+    with context:
+        run({"x": np.ones(shape, "float32")})
+    assert traced == [True]
 
 
 def test_a_first_small_batch_that_is_not_finite_is_refused():

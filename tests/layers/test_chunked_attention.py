@@ -106,6 +106,17 @@ def test_outputs_and_gradients_are_those_of_whole_scores(both, bias):
     assert_gradients_close(of_chunks, gradients)
 
 
+def test_in_float16_sums_of_large_values_stay_finite(both):
+    layer = randomised(SelfAttention(3, dtype="mixed_float16"), X.shape)
+    bias = to_numpy(layer.qkv.bias).copy()
+    bias[24:] = 8000.0  # of the values: eleven are above the largest number of float16
+    layer.qkv.bias.assign(bias)
+    layer.output_dense.kernel.assign(np.eye(12) / 8000)
+    whole, chunked = both(lambda: to_numpy(layer(X, training=True)[0]))
+    assert np.isfinite(whole).all()
+    assert_close(chunked, whole, 2e-3)
+
+
 def test_the_internals_are_still_those_of_all_tokens(both):
     layer = randomised(SelfAttention(3), X.shape)
     plain, chunked = both(lambda: to_numpy(layer(X, BIASES["packed"](), training=True)[1]))

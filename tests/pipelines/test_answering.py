@@ -334,6 +334,7 @@ def test_too_long_is_cut_and_counted_or_named(run, tmp_path, caplog):
     ("program", "name", "message"),
     [
         (predict, "translate", "^kbert-predict: .*use kbert-translate; .*a Translator in"),
+        (predict, "embed", "use kbert-embed; .*a TextEmbedder in"),
         (predict, "fill_mask", "use kbert-fill-mask; kbert-finetune fine-tunes .*a Pretraining in"),
         (translate, "generate", "^kbert-translate: .*use kbert-generate. Received: a CausalLM in"),
         (generate, "fill_mask", "^kbert-generate: .*use kbert-fill-mask"),

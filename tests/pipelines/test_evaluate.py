@@ -49,6 +49,15 @@ def test_a_threshold_found_on_the_data_is_kept(preset, call, tmp_path, capsys):
     tuned = kbert.tasks.Task.from_preset(tmp_path / "tuned")
     assert f"threshold={tuned.threshold:.4g}" in capsys.readouterr().out
     assert tuned.threshold != task.threshold
+    kbert.tasks.TextEmbedder(task.encoder, task.tokenizer).save_to_preset(tmp_path / "vectors")
+    for folder, message in (
+        ("model", "--preset_dir must not be the folder of --preset"),
+        ("vectors", "contains another model.*'embed', for one of the task 'classify'"),
+    ):
+        content = (tmp_path / folder / "kbert.json").read_bytes()
+        with pytest.raises(SystemExit, match=message):
+            call(evaluate, *arguments, f"--preset_dir={tmp_path / folder}")
+        assert (tmp_path / folder / "kbert.json").read_bytes() == content
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from typing import Any
 
 from absl import logging
 
+from kbert.core.contexts import repeatable
 from kbert.core.types import PathLike
 from kbert.data import Table
 from kbert.data.readers import read_table
@@ -65,7 +66,7 @@ def write_augmented(
             f"shards must be between 1 and {size:,} (the number of rows). Received: shards={shards}"
         )
     settings = {**augmenter.identity(), "shards": shards}
-    with atomic.only_one(output_dir):
+    with atomic.only_one(output_dir), repeatable():
         output = Output(
             output_dir,
             {"format_version": FORMAT_VERSION, "settings": settings},

@@ -31,7 +31,7 @@ from kbert.serve.service.stopping import Stop
 # share of the text itself. More makes larger batches, which all requests in them wait for.
 _FREE_PADDING = 128
 _PADDED_SHARE = 0.1
-# Runtimes keep compiled kernels of each shape, so batches come in few sizes: 1 to 4, 6, 8, 12, 16, …
+# Runtimes keep compiled kernels of each shape, so batches come in few sizes: 1 to 4, 6, 8, 12, …
 _SIZES = {1} | {n * 2**power for n in (2, 3) for power in range(20)}
 
 

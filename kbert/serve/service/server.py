@@ -69,7 +69,7 @@ def _share_cores(options: ServiceOptions) -> ServiceOptions:
 def needs_tensorflow(options: ServiceOptions) -> bool:
     """Returns whether the service needs TensorFlow: for SavedModels or gRPC.
 
-    Also True if a folder cannot be read; loading then raises the error.
+    False if a folder cannot be read; loading then raises the error.
 
     Args:
         options: settings of the service.
@@ -81,7 +81,7 @@ def needs_tensorflow(options: ServiceOptions) -> bool:
         folders = [folder for model_versions in versions for folder in model_versions.values()]
         return any((folder / SAVED_MODEL).is_file() for folder in folders)
     except OSError:  # loading raises it again
-        return True
+        return False
 
 
 async def run(

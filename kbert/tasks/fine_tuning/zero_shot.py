@@ -268,7 +268,8 @@ def _entailment_of(labels: Sequence[str], asked: str | None) -> int:
         found = [i for i, name in enumerate(labels) if name == asked]
     if len(found) != 1:
         raise ValueError(
-            "One of the classifier's labels must be that of entailment: pass entailment=…. "
+            "One of the classifier's labels must be that of entailment, or be named by the "
+            "argument `entailment` of ZeroShotClassifier. "
             f"Received: entailment={asked!r}, and the labels {', '.join(labels)}"
         )
     return found[0]

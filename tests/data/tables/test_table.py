@@ -124,7 +124,7 @@ def test_taken_rows_keep_their_numbers():
     assert table[1:][1:].place(0) == "row 12 of the data"
     assert table.take([0, -1]).place(1) == "row 12 of the data"
     assert table.take(range(-2, 0)).place(0) == "row 11 of the data"
-    assert table[::-1].rename({"text": "first"}).with_column("x", TEXTS + ["c"]).place(0) == (
+    assert table[::-1].rename({"text": "first"}).with_column("x", [*TEXTS, "c"]).place(0) == (
         "row 12 of the data"
     )
     several = Table({"text": [*TEXTS, "c"]}, source=["a", "a", "b"])

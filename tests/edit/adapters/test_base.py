@@ -322,6 +322,16 @@ def test_a_prefix_beside_scores_of_other_kinds(kind):
 
 
 @pytest.mark.jax_slow
+def test_a_prefix_beside_windows_whose_bias_differs_by_head():
+    encoder, _ = adapted("prefix", positions="alibi", attention_pattern=(4, "global"))
+    inputs = tiny_inputs(encoder.config)
+    in_blocks = to_numpy(encoder(inputs)["sequence"])
+    whole = to_numpy(encoder(inputs, return_attention=True)["sequence"])
+    real = to_numpy(inputs["padding_mask"]) > 0
+    assert_close(in_blocks[real], whole[real], 1e-5)
+
+
+@pytest.mark.jax_slow
 def test_a_pal_is_a_small_attention_beside_the_block():
     encoder, base = adapted("pal", num_layers=1)
     ((block,), (plain,)) = encoder.blocks, base.blocks

@@ -109,16 +109,19 @@ def test_an_unforeseen_error_is_logged_and_later_versions_load(
     assert caplog.text.count("TypeError: loading") == 1
 
 
-def test_what_waits_for_an_old_version_is_answered(folder, operations, gate, monkeypatch):
+def test_what_waits_for_an_old_version_is_answered(folder, operations, gate, monkeypatch, caplog):
     """And then nothing of it is left."""
-    load, loaded = models._load, []
+    load, loaded, still_used = models._load, [], []
 
     def load_and_watch(path, threads):
         found = load(path, threads)
         loaded.append(weakref.ref(found._loaded))
+        if os.fspath(path).endswith("1"):
+            still_used.append(found)  # as by an answer that is being sent
         return found
 
     monkeypatch.setattr(models, "_load", load_and_watch)
+    monkeypatch.setattr(models, "_COLLECTIONS", 10**6)
     gate.open.set()
     with running(model=[f"m={folder}"], poll_seconds=0.05) as service:
         gate.hold()
@@ -132,10 +135,26 @@ def test_what_waits_for_an_old_version_is_answered(folder, operations, gate, mon
         until(lambda: versions(service) == [("2", "AVAILABLE")])
         gc.disable()  # it does not wait for Python to do it
         try:
+            until(lambda: "m, version 1: retired" in caplog.text)
+            assert loaded[0]() is not None
+            still_used.clear()
             until(lambda: loaded[0]() is None)
         finally:
             gc.enable()
         assert loaded[1]() is not None
+
+
+def test_memory_that_cannot_be_returned_is_logged_and_requests_are_answered(
+    folder, monkeypatch, caplog
+):
+    def fail():
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(models, "_TRIM_SECONDS", 0.05)
+    monkeypatch.setattr(models, "_give_back", fail)
+    with running(model=[f"m={folder}"], poll_seconds=0) as service:
+        until(lambda: caplog.text.count("not returned to the system: can't start new thread") > 1)
+        assert service.post(PATH, BODY)[0] == 200
 
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="glibc's alone")
