@@ -45,12 +45,15 @@ def answering_task(
         return exported.task, lambda: exported.checksum
     try:
         task = task_class.from_preset(folder, **settings)
+        found = type(task)
     except WrongTaskError as error:
         if error.found is None:
             raise
-        if not _fits(program, error.found):
-            raise ValueError(_wrong(program, error.found, folder)) from error
-        task = error.found.from_preset(folder, **settings)
+        task, found = None, error.found
+    if not _fits(program, found):
+        raise ValueError(_wrong(program, found, folder))
+    if task is None:
+        task = found.from_preset(folder, **settings)
     return task, lambda: model_checksum(task)
 
 

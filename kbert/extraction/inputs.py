@@ -89,15 +89,14 @@ def _from_table(table: Table, words: bool) -> Texts:
 
     With `words` a column `words` takes precedence, and pairs raise ValueError.
     """
-    start = table.numbers[0] if len(table) else 0
     if words and "words" in table:
-        return Texts(table["words"], in_words=True, start=start)
+        return Texts(table["words"], in_words=True, start=table.start)
     if "text" in table:
-        return Texts(table["text"], start=start)
+        return Texts(table["text"], start=table.start)
     if words and "first" in table:
         raise ValueError("Word vectors require single texts. Received: a table of pairs")
     if "first" in table and "second" in table:
-        return Texts(table["first"], table["second"], start=start)
+        return Texts(table["first"], table["second"], start=table.start)
     raise ValueError(
         "Texts must be in the column `text`, or in `first` and `second` for pairs (`words` with "
         f"words=True). Received: the columns {', '.join(table.columns)}"

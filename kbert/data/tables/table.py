@@ -111,6 +111,11 @@ class Table:
         return f"Table({len(self)} rows of {', '.join(self.columns)}, from {self._origin()})"
 
     @property
+    def start(self) -> int:
+        """Number of the first row in messages without lines; 0 without rows."""
+        return self.numbers[0] if len(self) else 0
+
+    @property
     def checksum(self) -> int:
         """CRC-32 of the columns, by which a resumed run recognises the data."""
         checksum = 0
