@@ -19,11 +19,13 @@ Shapes: B texts, P subwords of all texts together.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.machinery
 import importlib.util
 import os
 import sys
+from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
@@ -168,7 +170,8 @@ def _rows(columns: list[tf.Tensor], row_splits: tf.Tensor) -> Any:
 @functools.cache
 def _operators(name: str) -> ModuleType:
     """Loads a library of operators; returns the module of their functions."""
-    return tf.load_op_library(os.path.join(_folder(), "python", "ops", f"_{name}.so"))
+    with _loading():
+        return tf.load_op_library(os.path.join(_folder(), "python", "ops", f"_{name}.so"))
 
 
 @functools.cache
@@ -180,10 +183,25 @@ def _builder(name: str) -> Any:
     if full not in sys.modules:
         loader = importlib.machinery.ExtensionFileLoader(full, path)
         spec: Any = importlib.util.spec_from_file_location(full, path, loader=loader)
-        module = importlib.util.module_from_spec(spec)
-        loader.exec_module(module)
+        with _loading():
+            module = importlib.util.module_from_spec(spec)
+            loader.exec_module(module)
         sys.modules[full] = module
     return sys.modules[full]
+
+
+@contextlib.contextmanager
+def _loading() -> Iterator[None]:
+    """Converts the errors of a library that is damaged or of another release to ImportErrors."""
+    try:
+        yield
+    except ModuleNotFoundError:
+        raise
+    except (ImportError, OSError, RuntimeError, tf.errors.OpError) as error:
+        raise ImportError(
+            "tensorflow-text must be whole and of TensorFlow's release, such as 2.21 with 2.21 "
+            f"(pip install --force-reinstall tensorflow-text). Received: {error}"
+        ) from error
 
 
 def _folder() -> str:

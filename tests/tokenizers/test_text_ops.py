@@ -7,6 +7,7 @@ import ast
 import io
 import re
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -132,6 +133,24 @@ def test_without_tensorflow_text_an_error_says_what_to_install(monkeypatch):
     text_ops._operators.cache_clear()
     with pytest.raises(ModuleNotFoundError, match="pip install tensorflow-text"):
         text_ops.normalized(tf.constant(["a"]), "NFC")
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, lambda path: path.write_bytes(b"\x7fELF")])
+def test_a_damaged_tensorflow_text_is_named(monkeypatch, tmp_path, damage):
+    for name in ("python/ops/_normalize_ops.so", "core/pybinds/pywrap_model_converter.so"):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+        damage(path)
+    monkeypatch.setattr(text_ops, "_folder", lambda: str(tmp_path))
+    monkeypatch.setattr(sys, "modules", {**sys.modules})
+    sys.modules.pop("tensorflow_text.core.pybinds.pywrap_model_converter", None)
+    for load, name in (
+        (text_ops._operators, "normalize_ops"),
+        (text_ops._builder, "model_converter"),
+    ):
+        with pytest.raises(ImportError, match=r"tensorflow-text must be whole.*Received: .*\.so"):
+            load.__wrapped__(name)
 
 
 def test_texts_are_split_in_a_process_without_keras():
