@@ -125,6 +125,7 @@ def main(kind: str, folder: str) -> None:
     # As kbert-serve's: with the protocol named, asyncio sends at once what is small.
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.bind(("127.0.0.1", 0))
+    listener.listen()  # before the address is known
     print(f"http://127.0.0.1:{listener.getsockname()[1]}", flush=True)
     config = uvicorn.Config(app, http="h11", loop="asyncio", log_level="warning", access_log=False)
     uvicorn.Server(config).run(sockets=[listener])
