@@ -125,7 +125,7 @@ def test_nothing_else_imports_by_a_name():
     [
         ("gc.enable()", True),
         ("gc.disable()", False),
-        ("others = [[] for _ in range(40_000)]", False),  # which may become garbage
+        ("others = [[] for _ in range(60_000)]", False),  # which may become garbage
     ],
 )
 def test_collection_rests_while_keras_is_imported(before, frozen):
