@@ -33,7 +33,7 @@ class Table:
         lines: line (from 1) of each row in its source; or a text such as "row 0", for a source
             without lines.
         start: number of the first row in messages without lines, if other rows came before; or the
-            number of each row.
+            numbers of all rows, as a range or an `array.array`.
 
     Raises:
         ValueError: columns differ in length, a text is not a string, or labels have mixed types.
@@ -52,7 +52,7 @@ class Table:
         *,
         source: str | Sequence[str] = "the data",
         lines: Sequence[int | str] | None = None,
-        start: int | Sequence[int] = 0,
+        start: int | range | array.array = 0,
     ) -> None:
         self.source = source if isinstance(source, str) else list(source)
         self.lines = None if lines is None else list(lines)
@@ -67,7 +67,9 @@ class Table:
                 "A table must have at least one column, and all columns must have the same "
                 f"number of rows. Received: {sizes}"
             )
-        self.numbers = range(start, start + len(self)) if isinstance(start, int) else start
+        if not isinstance(start, range | array.array):
+            start = range(int(start), int(start) + len(self))
+        self.numbers = start
         for name, column in self.columns.items():
             if name in TEXT:
                 column[:] = [self._text(name, row, value) for row, value in enumerate(column)]
