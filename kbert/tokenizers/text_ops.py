@@ -200,7 +200,7 @@ def _loading() -> Iterator[None]:
     except (ImportError, OSError, RuntimeError, tf.errors.OpError) as error:
         raise ImportError(
             "tensorflow-text must be whole and of TensorFlow's release, such as 2.21 with 2.21 "
-            f"(pip install --force-reinstall tensorflow-text). Received: {error}"
+            f"(`python -m kbert.doctor` shows both). Received: {error}"
         ) from error
 
 

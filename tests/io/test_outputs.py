@@ -6,6 +6,7 @@ import os
 import numpy as np
 import pytest
 
+from kbert.core.contexts import is_repeatable
 from kbert.io.formats import Array, Format, JsonLines
 from kbert.io.npy import HEADER_BYTES, read_npy
 from kbert.io.outputs import GrowingOutput, Output, check_same, write_note
@@ -73,6 +74,16 @@ def test_killed_anywhere_the_bytes_are_the_same(tmp_path, form, hidden):
                     file.write(b"a chunk that was not finished")
         grow(folder / "a", form, hidden=hidden)
         assert {path.name: path.read_bytes() for path in folder.iterdir()} == whole
+
+
+def test_what_is_added_is_computed_alike_in_every_run(tmp_path):
+    """A first batch without a graph has other last digits."""
+    output = GrowingOutput(tmp_path / "a.jsonl", {}, JsonLines())
+    rest = output.rest([1], str)
+    with output.growing():
+        assert is_repeatable()
+        output.add(["1"], list(rest))
+    assert not is_repeatable()
 
 
 def test_arrays_are_numpy_s_when_they_are_whole(tmp_path):

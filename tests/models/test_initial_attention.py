@@ -84,6 +84,14 @@ def test_other_encoders_are_refused_unchanged(changes, received):
         np.testing.assert_array_equal(weight, value)
 
 
+def test_embeddings_of_a_generator_are_refused():
+    """As of ELECTRA's discriminator, which learns differences to them."""
+    embeddings = types.SimpleNamespace(base_tables=lambda: {"token": None})
+    encoder = types.SimpleNamespace(config=CONFIG, embeddings=embeddings)
+    with pytest.raises(ValueError, match="Received: one whose embeddings are differences"):
+        attend_to_neighbours(encoder)
+
+
 @pytest.mark.parametrize(
     ("config", "received"),
     [(kbert.family("xlnet-base-cased"), "XlnetConfig"), (kbert.ElmoConfig(), "ElmoConfig")],
