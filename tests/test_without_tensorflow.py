@@ -109,6 +109,37 @@ print(json.dumps(found))
     assert found["losses"][-1] < found["losses"][0]
 
 
+def test_on_jax_predictions_import_tensorflow_only_where_they_need_it(classifier, tmp_path):
+    classifier.save_to_preset(tmp_path / "task")
+    code = f"""
+import json, sys
+from kbert import tasks
+task = tasks.TextClassifier.from_preset({str(tmp_path / "task")!r})
+found, imported = [], []
+def note(answer):
+    found.append(answer)
+    imported.append("tensorflow" in sys.modules)
+note(task.predict({TEXTS!r}, verbose=0))
+note(task.evaluate({TEXTS!r}, ["ham", "spam"] * 2, verbose=0))
+tagger = tasks.TokenClassifier(task.encoder, task.tokenizer, ["a", "b"])
+note(tagger.predict([["the", "fox"]], verbose=0)[0]["words"])
+note(task.predict({TEXTS!r}, verbose=0))
+print(json.dumps([found, imported]))
+"""
+    # `LIGHT` hides JAX.
+    code = "sys.modules.pop('jax')\n" + code
+    found, imported = json.loads(run_code(code, **QUICK).splitlines()[-1])
+    assert imported == [False, False, True, True]
+    without, scores, words, with_tensorflow = found
+    assert words == ["the", "fox"]
+    assert scores == pytest.approx(
+        classifier.evaluate(TEXTS, ["ham", "spam"] * 2, verbose=0), abs=1e-5
+    )
+    for answers in (without, with_tensorflow):
+        for wanted, answer in zip(classifier.predict(TEXTS), answers, strict=True):
+            assert answer["probabilities"] == pytest.approx(wanted["probabilities"], abs=1e-5)
+
+
 def test_an_export_answers_without_keras(classifier, tmp_path):
     pytest.importorskip("tf2onnx")
     path = classifier.export(tmp_path / "out", format="onnx")

@@ -7,6 +7,7 @@ first use. Everything else is imported at the top of its module.
 
 import ast
 import contextlib
+import contextvars
 import functools
 import gc
 import importlib
@@ -16,7 +17,9 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
+
+_T = TypeVar("_T")
 
 # A program of kbert has up to 34,000 objects before it imports Keras; Python with pandas 58,000.
 _FIRST_OBJECTS = 45_000
@@ -301,6 +304,13 @@ def without_collection() -> Iterator[None]:
             gc.freeze()
 
 
+class NeedsTensorFlow(ValueError):
+    """Raised where TensorFlow is needed, but is not installed or left out."""
+
+
+_is_left_out: contextvars.ContextVar[bool] = contextvars.ContextVar("is_left_out", default=False)
+
+
 class LazyModule(ModuleType):
     """Module of TensorFlow that is imported when one of its names is first read.
 
@@ -317,6 +327,8 @@ class LazyModule(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") and name not in ("__internal__", "__version__"):
             raise AttributeError(name)  # tools look for such names in any module
+        if _is_left_out.get():
+            raise NeedsTensorFlow(f"TensorFlow is left out here. Received: tf.{name}")
         try:
             with without_collection():
                 module = importlib.import_module(self.__name__)
@@ -338,8 +350,34 @@ else:
     tf = LazyModule("tensorflow")
 
 
-@functools.cache
 def has_tensorflow() -> bool:
+    """Returns whether TensorFlow is to be used: it is installed, and not left out here."""
+    return not _is_left_out.get() and _is_installed()
+
+
+def try_without_tensorflow(function: Callable[[], _T]) -> _T:
+    """Calls a function without importing TensorFlow; if the function needs it, calls it again.
+
+    On JAX and PyTorch much needs no TensorFlow, and its import takes seconds and half a gigabyte.
+    If it was imported before, the function uses it.
+
+    Example:
+        >>> try_without_tensorflow(lambda: tf.constant(1).numpy().item())
+        1
+    """
+    if "tensorflow" not in sys.modules and _is_installed():
+        token = _is_left_out.set(True)
+        try:
+            return function()
+        except NeedsTensorFlow:
+            pass  # below, with it
+        finally:
+            _is_left_out.reset(token)
+    return function()
+
+
+@functools.cache
+def _is_installed() -> bool:
     """Returns whether TensorFlow is installed, without importing it."""
     try:
         return importlib.util.find_spec("tensorflow") is not None

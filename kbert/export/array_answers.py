@@ -26,7 +26,6 @@ from kbert.io.progress import Progress
 from kbert.signatures.rows import Run
 from kbert.tasks.fine_tuning.labels import class_answer, thresholds_of
 from kbert.tokenizers import load_tokenizer
-from kbert.tokenizers.arrays import NeedsTensorFlow
 from kbert.tokenizers.packing import build_inputs
 
 # Name of an output -> its type (TensorFlow's name) and its shape.
@@ -316,7 +315,7 @@ def array_answers(
         return None
     try:
         tokenizer.array_encoder(["a"])
-    except NeedsTensorFlow as error:
+    except late.NeedsTensorFlow as error:
         logging.info("%s", error)
         return None
     return late.load("array answers", kind)(description, tokenizer, run)

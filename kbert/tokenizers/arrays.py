@@ -13,14 +13,11 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from kbert.core.in_memory import each_text
+from kbert.core.late import NeedsTensorFlow
 from kbert.core.ragged import Ragged
 
 # (texts) -> rows of ids.
 ArrayEncoder = Callable[[Sequence[str | bytes]], Ragged]
-
-
-class NeedsTensorFlow(ValueError):
-    """Raised for a tokenizer that only the TensorFlow graph supports."""
 
 
 def refuse(tokenizer: Any, what: str) -> NeedsTensorFlow:

@@ -16,7 +16,7 @@ from keras import ops
 
 from kbert import inference
 from kbert.core.finite import refuse_not_finite
-from kbert.core.late import tf
+from kbert.core.late import tf, try_without_tensorflow
 from kbert.core.types import Tensors
 from kbert.data.tables.rows import Rows
 from kbert.data.tables.table import Table
@@ -76,7 +76,9 @@ class Predictor:
             The answers, and the number of truncated examples, for `report_cut` on the whole input.
         """
         inference.check_batch_size(batch_size)
-        answers, _, cut = self._answer(self.parts(table), len(table), batch_size, verbose)
+        answers, _, cut = try_without_tensorflow(
+            lambda: self._answer(self.parts(table), len(table), batch_size, verbose)
+        )
         return answers, cut
 
     def parts(self, table: Table, labelled: bool = False) -> Iterator[Part]:

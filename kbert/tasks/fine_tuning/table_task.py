@@ -15,7 +15,7 @@ import numpy as np
 from keras import ops
 
 from kbert import inference
-from kbert.core.late import tf
+from kbert.core.late import tf, try_without_tensorflow
 from kbert.core.options import Options, takes
 from kbert.core.types import Tensors, Terms
 from kbert.data.readers.tables import if_file
@@ -326,8 +326,12 @@ class TableTask(Task):
         refuse_others(others, EVALUATE, "evaluate")
         inference.check_batch_size(batch_size)
         table = self.as_table(data, labels)
-        parts = self.predictor.parts(table, labelled=True)
-        scores, cut = self.predictor.measure(table, parts, batch_size, verbose)
+
+        def measure() -> tuple[dict[str, float], int]:
+            parts = self.predictor.parts(table, labelled=True)
+            return self.predictor.measure(table, parts, batch_size, verbose)
+
+        scores, cut = try_without_tensorflow(measure)
         self.report_cut(cut, len(table))
         return scores
 
