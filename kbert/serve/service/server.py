@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import os
 import ssl
 import sys
 from collections.abc import Callable
@@ -39,7 +40,7 @@ def serve(options: ServiceOptions, started: Callable[[list[str]], None]) -> None
 
 
 def _share_cores(options: ServiceOptions) -> ServiceOptions:
-    """Sets the threads of a process that only serves; returns options with `batch_threads`.
+    """Sets threads and memory of a process that only serves; returns options with `batch_threads`.
 
     Products of a few short texts are too small for several threads, which would wait for each other
     longer than they compute. So each batch gets one core, and as many batches run as there are
@@ -52,6 +53,9 @@ def _share_cores(options: ServiceOptions) -> ServiceOptions:
     if "tensorflow" not in sys.modules and not needs_tensorflow(options):
         one_each = batches is None and threads == 1
         return dataclasses.replace(options, batch_threads=cores if one_each else batches)
+    # With oneDNN TensorFlow keeps large arrays in a pool of its own, which never shrinks: a retired
+    # version's weights would stay. It reads the variable when it first allocates memory.
+    os.environ.setdefault("TF_ONEDNN_USE_SYSTEM_ALLOCATOR", "1")
     import tensorflow as tf
 
     try:

@@ -18,7 +18,7 @@ import pytest
 from kbert.doctor import usable_cores
 from kbert.serve import Client, ServiceError, ServiceOptions, run, serve
 from kbert.serve.service.server import PACKAGES, PACKAGES_OF_GRPC
-from tests.processes import start_program
+from tests.processes import run_code, start_program
 from tests.serve.harness import running
 from tests.serve.service.test_http_service import connected, head
 from tests.waiting import PATIENCE, until
@@ -89,6 +89,26 @@ print(found(intra_op_threads=2))
     cores = int(usable_cores())
     assert run.stdout.splitlines() == [str([(cores, 1), (3, 1), (None, 0)]), "(None, 0)"]
     assert "TensorFlow has already started" in run.stderr
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="Linux tells what is resident")
+def test_the_memory_of_large_arrays_is_returned():
+    """A retired version's weights, which TensorFlow's own pool would keep."""
+    code = """
+import os
+from kbert.serve import ServiceOptions
+from kbert.serve.service.server import _share_cores
+import tensorflow as tf
+_share_cores(ServiceOptions(model=["a=b"]))
+def resident():
+    pages = int(open("/proc/self/statm").read().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+arrays = [tf.zeros((1024, 1024)) for _ in range(50)]  # 4 MB each
+before = resident()
+del arrays
+print(before - resident())
+"""
+    assert 150 < float(run_code(code)) < 210
 
 
 def test_beside_other_work_threads_are_those_of_the_process(operations, caplog):
