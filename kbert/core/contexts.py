@@ -2,8 +2,9 @@
 
 The train step collects auxiliary losses that layers add to the task's, such as the ponder cost of
 adaptive computation. It also requests that activations are recomputed in the backward pass instead
-of stored. An export turns off the layers' rounding where the runtime rounds numbers itself. A file
-that grows over several runs has its model computed in the same way in each of them.
+of stored, and tells layers whether compiling functions pays off. An export turns off the layers'
+rounding where the runtime rounds numbers itself. A file that grows over several runs has its model
+computed in the same way in each of them.
 """
 
 import contextlib
@@ -20,6 +21,7 @@ _added: contextvars.ContextVar[dict[str, _Pair] | None] = contextvars.ContextVar
 _recomputed: contextvars.ContextVar[list[str] | None] = contextvars.ContextVar(
     "recomputed", default=None
 )
+_fused: contextvars.ContextVar[bool] = contextvars.ContextVar("fused", default=True)
 _rounded: contextvars.ContextVar[bool] = contextvars.ContextVar("rounded", default=True)
 _repeated: contextvars.ContextVar[bool] = contextvars.ContextVar("repeated", default=False)
 
@@ -99,6 +101,29 @@ def recomputation(active: bool = True) -> Iterator[list[str]]:
 def recomputed_layers() -> list[str] | None:
     """Returns the list that `recomputation` yields; None outside that context."""
     return _recomputed.get()
+
+
+@contextlib.contextmanager
+def fusion(active: bool) -> Iterator[None]:
+    """Whether layers may run functions that are compiled for each shape (`kbert.layers.fused`).
+
+    Like `recomputation`, the context must surround the forward pass.
+
+    Example:
+        >>> with fusion(False):
+        ...     is_fused()
+        False
+    """
+    token = _fused.set(active)
+    try:
+        yield
+    finally:
+        _fused.reset(token)
+
+
+def is_fused() -> bool:
+    """Returns whether layers may run compiled functions: False inside `fusion(False)`."""
+    return _fused.get()
 
 
 @contextlib.contextmanager

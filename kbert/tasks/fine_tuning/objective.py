@@ -11,11 +11,14 @@ import keras
 import numpy as np
 from absl import logging
 
+from kbert.configs.transformer import TransformerConfig
 from kbert.core.late import tf
 from kbert.core.types import PathLike
+from kbert.data.tables.bucketing import BUCKET
 from kbert.data.tables.rows import Rows
 from kbert.data.tables.shards import StoredRows
 from kbert.data.tables.table import Table
+from kbert.layers import fused
 from kbert.models.edits import variants_of
 from kbert.tasks.dataset_objective import AFTER_FIT
 from kbert.tasks.fine_tuning.prepared import stored_rows
@@ -83,6 +86,11 @@ class EpochsObjective(Objective):
             )
 
     @property
+    def is_fused(self) -> bool:
+        """Whether functions compiled for each shape of a batch save more time than they take."""
+        return True
+
+    @property
     def evaluates(self) -> bool:  # type: ignore[override]  # by the data
         return self.evaluate is not None
 
@@ -119,6 +127,7 @@ class EpochsObjective(Objective):
         with self._frozen(), scope_of(self.task):
             if not self.is_compiled:
                 self._compile(plan.end, callbacks)
+            self.model.step_state.fused = self.is_fused
             history = Run(
                 task=self.model,
                 objective=self,
@@ -251,6 +260,15 @@ class TableObjective(EpochsObjective):
             self.held_out = task.as_table(validation_data)
             self.evaluate = self._evaluation(table, self.held_out)
             self.metric = self._known_metric(options.metric or task.main_metric(self.held_out))
+
+    @property
+    def is_fused(self) -> bool:
+        rows, config = self.rows, self.task.model.config
+        if not isinstance(rows, Rows) or not isinstance(config, TransformerConfig):
+            return True  # much data, or few such functions
+        widths = np.unique(-(-rows.lengths // BUCKET))
+        work = fused.work(rows.lengths, config.num_layers, config.hidden_size, config.num_heads)
+        return self.options.epochs * work >= fused.MIN_WORK * len(widths)
 
     def batches(
         self, stage: Phase | Epochs, start: Start, *, num_hosts: int = 1, host_index: int = 0

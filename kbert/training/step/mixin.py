@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import keras
 from keras import ops
 
-from kbert.core.contexts import auxiliary_losses, recomputation
+from kbert.core.contexts import auxiliary_losses, fusion, recomputation
 from kbert.core.in_memory import is_dataset
 from kbert.core.late import tf
 from kbert.core.types import Pair, PathLike, Tensor, Tensors
@@ -409,7 +409,7 @@ class TrainStep(_Base):
         With `recompute`, blocks keep only their inputs for the backward pass; ValueError if the
         model has no blocks.
         """
-        with recomputation(self.recompute) as layers:
+        with recomputation(self.recompute) as layers, fusion(self.step_state.fused):
             terms = self._all_terms(batch, training=True)
         if self.recompute and not layers:
             raise ValueError(

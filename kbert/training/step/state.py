@@ -65,10 +65,12 @@ class StepState:
         loss_names: names of the losses, in the order of `loss_terms`.
         num_terms: number of losses and metrics.
         by_default: whether `fit` compiled the model because the user had not.
+        fused: whether layers may run functions that are compiled for each shape of a batch.
     """
 
     def __init__(self) -> None:
         self.by_default = False
+        self.fused = True
         self.ratios: Ratios | MaybeNone = None
         self.position: DataPosition | MaybeNone = None
         self.loss_scale: LossScale | None = None

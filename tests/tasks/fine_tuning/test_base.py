@@ -14,6 +14,7 @@ from absl import logging
 import kbert
 from kbert import tasks
 from kbert.data import as_table
+from kbert.layers import fused
 from kbert.models.weights import get_arrays
 from kbert.tasks import TextClassifier
 from kbert.tasks.fine_tuning.settings import FitSettings
@@ -34,6 +35,39 @@ def data(count, seed=0):
     rng = np.random.default_rng(seed)
     texts = ["fox " * rng.integers(1, 30) for _ in range(count)]
     return texts, rng.integers(0, 2, count).tolist()
+
+
+@pytest.mark.parametrize(("least", "calls"), [(None, 0), (0.0, 1)])
+def test_a_short_run_compiles_nothing_for_each_width(config, tokenizer, monkeypatch, least, calls):
+    monkeypatch.setattr(fused, "MIN_WIDTH", 1)
+    if least is not None:
+        monkeypatch.setattr(fused, "MIN_WORK", least)
+    found = []
+
+    def add_and_norm(*args, original=fused.dropout_add_norm, **options):
+        found.append(args)
+        return original(*args, **options)
+
+    monkeypatch.setattr(fused, "dropout_add_norm", add_and_norm)
+    task = make(config, tokenizer)
+    task.fit(*data(8), epochs=1, batch_size=4, verbose=0)
+    assert bool(found) is bool(calls)
+    assert task.step_state.fused is bool(calls)
+
+
+def test_work_grows_with_epochs_tokens_and_widths(config, tokenizer):
+    """Rows of 4, 8 and 12 tokens are batches of three widths."""
+    task = make(config, tokenizer)
+    texts = ["fox " * count for count in (2, 6, 10)]
+    objective = task.make_objective(texts, [0, 1, 0], epochs=1)
+    tokens = np.array([4, 8, 12])  # with [CLS] and [SEP]
+    work = fused.work(tokens, config.num_layers, config.hidden_size, config.num_heads)
+    scores = config.num_heads * (tokens**2).sum()
+    assert work == config.num_layers * (8 * config.hidden_size * tokens.sum() + scores)
+    most = int(fused.MIN_WORK * 3 / work)
+    for epochs, pays in ((most - 1, False), (most + 1, True)):
+        objective.options = objective.options.replace(epochs=epochs)
+        assert objective.is_fused is pays
 
 
 @pytest.mark.graphs
