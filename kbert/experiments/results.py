@@ -4,6 +4,7 @@ import dataclasses
 import math
 import statistics
 from collections.abc import Mapping
+from itertools import chain
 from typing import Any
 
 from kbert.core.finite import nan_last
@@ -136,11 +137,15 @@ class Series:
     def metrics(self, data: str = "dev") -> dict[str, list[float]]:
         """Returns metric -> its value in every run, in the order of execution.
 
+        A run whose model never predicts a type of entities that the labels lack has no F1 of that
+        type: it counts as 0.
+
         Args:
             data: "dev" or "test"; without labelled test data the result is {}.
         """
         values = [getattr(result, data) or {} for result in self.results]
-        return {name: [value[name] for value in values] for name in values[0]}
+        names = dict.fromkeys(chain.from_iterable(values))
+        return {name: [value.get(name, 0.0) for value in values] for name in names}
 
     def summary(self, data: str = "dev") -> dict[str, tuple[float, float]]:
         """Returns metric -> (mean, sample standard deviation) over the runs.

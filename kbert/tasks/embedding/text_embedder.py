@@ -203,14 +203,17 @@ class TextEmbedder(FineTuningTask):
         objective = self._objective_of(table) if labelled else None
         prompts = {} if "first" not in names else {"first": "query", "second": "document"}
         columns: dict[str, Sequence] = {
-            ("first" if name == "text" else name): self._prompted(table[name], prompts.get(name))
-            for name in names
+            ("first" if name == "text" else name): table[name] for name in names
+        }
+        prompted = {
+            name: self._prompted(texts, prompts.get(name)) for name, texts in columns.items()
         }
         if "negatives" in table and "first" in names:
-            columns["negatives"] = [
+            columns["negatives"] = table["negatives"]
+            prompted["negatives"] = [
                 self._prompted(texts, "document") for texts in table["negatives"]
             ]
-        ragged = {name: self._encode_column(column) for name, column in columns.items()}
+        ragged = {name: self._encode_column(column) for name, column in prompted.items()}
         lengths, cut = self._extent(ragged)
         dense = {}
         if objective is not None:
@@ -524,8 +527,9 @@ class TextEmbedder(FineTuningTask):
                 "spearman": metrics.spearman(labels, cosines),
                 "pearson": metrics.pearson(labels, cosines),
             }
-        if negatives:
-            return {"accuracy": float(np.mean(cosines > cosines_of(first, negatives[0])))}
+        if (has_negative := _with_negatives(table)).any():
+            is_nearer = cosines > cosines_of(first, negatives[0])
+            return {"accuracy": float(np.mean(is_nearer[has_negative]))}
         return retrieval(first, second, table)
 
     def score_names(self, table: Table) -> list[str] | None:
@@ -533,7 +537,7 @@ class TextEmbedder(FineTuningTask):
             return ["cosine"] if TARGETS in table else []
         if "label" in table:
             return ["spearman", "pearson"]
-        return ["accuracy"] if "negatives" in table else list(RETRIEVAL)
+        return ["accuracy"] if _with_negatives(table).any() else list(RETRIEVAL)
 
     def main_metric(self, held_out: Table) -> str:
         return next(iter(self.score_names(held_out) or []), "loss")
@@ -672,3 +676,9 @@ class TextEmbedder(FineTuningTask):
 
 
 _COMPARED = ("label_weights", "labels", *(name + NUMBERS for name in _TEXTS))
+
+
+def _with_negatives(table: Table) -> np.ndarray:
+    """Returns whether each example of a table has a negative, (N,) bool."""
+    negatives = table["negatives"] if "negatives" in table else [()] * len(table)
+    return np.array([len(texts) > 0 for texts in negatives], bool)

@@ -165,7 +165,7 @@ def _written_out(names: object) -> list[str]:
     values = [] if isinstance(names, str | bytes) or not isinstance(names, Iterable) else names
     values = [x.item() if isinstance(x, np.generic) else x for x in values]
     class_names = [_as_name(x) for x in values]
-    if not class_names or None in class_names or isinstance(names, Set):
+    if not class_names or None in class_names or isinstance(names, Set | Mapping):
         raise ValueError(
             "labels must be a list of class names, in the order of the logits, or the number of "
             f"classes. Received: {names!r:.200}"
@@ -312,7 +312,10 @@ def shown(names: Sequence[str], most: int = 10) -> str:
 
 
 def class_weights_of(
-    names: Sequence[str], weights: str | Mapping[Any, float], labels: np.ndarray
+    names: Sequence[str],
+    weights: str | Mapping[Any, float],
+    labels: np.ndarray,
+    shares: np.ndarray | None = None,
 ) -> np.ndarray:
     """Returns the weight of each class in the loss, (C,) float32.
 
@@ -322,6 +325,7 @@ def class_weights_of(
             gives all classes the same total weight, with a mean of 1 per example. With indicators,
             the positives of each class get the same total weight as its negatives.
         labels: labels of the training data: (N,) classes, or (N, C) indicators.
+        shares: (N,), how much each class of `labels` counts; None = 1.
 
     Raises:
         ValueError: a class is unknown, a weight is negative or not finite, or all are 0.
@@ -340,11 +344,11 @@ def class_weights_of(
         if labels.ndim == 2:
             positives = labels.sum(0)
             return ((len(labels) - positives) / np.maximum(positives, 1)).astype(np.float32)
-        counts = np.bincount(labels, minlength=len(names))
-        num_present = np.count_nonzero(counts)
-        return (len(labels) / (num_present * np.maximum(counts, 1))).astype(np.float32)
+        counts = np.bincount(labels, shares, minlength=len(names))
+        totals = counts.sum() / (np.count_nonzero(counts) * np.where(counts > 0, counts, 1))
+        return totals.astype(np.float32)
     numbers = class_numbers(names)
-    by_number = [key for key in weights if isinstance(key, int) and key in numbers]
+    by_number = [key for key in weights if isinstance(key, int | np.integer) and key in numbers]
     if len(by_number) == len(weights):
         weights = {names[numbers[key]]: weights[key] for key in by_number}
     _check_names(names, weights, "class_weights")

@@ -442,6 +442,7 @@ class TasksObjective(EpochsObjective):
         self.drawn = task_plan(sizes, options.epochs, steps_per_epoch, sampling, options.seed)
         self._warn_of_absent_tasks()
         self.metric = options.metric
+        self.held_out: dict[str, Table] = {}
         if validation_data is not None:
             multi.check_names(validation_data, all_of_them=False)
             self.evaluate = self._evaluation(validation_data)
@@ -462,6 +463,7 @@ class TasksObjective(EpochsObjective):
         )
 
     def identity(self) -> Mapping[str, Any]:
+        held_out = {name: table.checksum for name, table in self.held_out.items()}
         return {
             "tasks": [[name, record] for name, record in self.multi.settings.items()],
             "sampling": self.sampling,
@@ -469,6 +471,7 @@ class TasksObjective(EpochsObjective):
             "train_encoder": self.multi.train_encoder,
             **({"metrics": metrics} if (metrics := self.multi.metrics_of_tasks) else {}),
             "data_checksums": {name: rows.checksum for name, rows in self.rows.items()},
+            **({"held_out_checksums": held_out} if held_out else {}),
             **self.variants.record(),
             **self.options.identity(),
         }
@@ -487,6 +490,7 @@ class TasksObjective(EpochsObjective):
             if not len(table):
                 raise ValueError(f"An evaluation needs examples. Received: {name} without any")
             self.multi.main_metric(name, table)  # raises before the training
+        self.held_out = tables
         size = self.options.batch_size
         return lambda: self.multi.evaluate(tables, batch_size=size, verbose=0)
 

@@ -132,8 +132,10 @@ def _parts(task: Any, data: Any) -> Iterator[Table]:
     """
     if isinstance(data, str | os.PathLike):
         data = table_parts(data)
-    if isinstance(data, Table | tuple):  # a tuple of data and labels
-        data = iter([as_table(data)])
+    if isinstance(data, tuple):  # of data and labels
+        data = task.as_table(data)
+    if isinstance(data, Table):
+        data = iter([data])
     if isinstance(data, Iterator):
         first = list(itertools.islice(data, 1))
         data = itertools.chain(first, data)

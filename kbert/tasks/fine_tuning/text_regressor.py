@@ -101,7 +101,7 @@ class TextRegressor(FineTuningTask):
         """Returns the labels, (N,) float32; raises ValueError unless all are numbers up to 1e15."""
         labels = [_number(label) for label in table["label"]]
         for row, label in enumerate(labels):
-            if not isinstance(label, int | float):
+            if not isinstance(label, int | float) or label != label:
                 raise ValueError(
                     f"{table.place(row)}: the label of a regression must be a number. "
                     f"Received: {label!r:.80}"

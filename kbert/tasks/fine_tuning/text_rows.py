@@ -135,9 +135,11 @@ class TextRows:
         rows, windows, _ = ops.shape(padding_mask)
         logits = ops.reshape(logits, (rows, windows, logits.shape[-1]))
         real = ops.cast(padding_mask[:, :, :1], logits.dtype)  # (B, W, 1)
+        # A text without windows gets 0: in a step of `MultiTask`, one of another task's batch.
         if self.pooling == "max":
-            return ops.max(ops.where(real > 0, logits, -np.inf), axis=1)
-        return ops.sum(logits * real, axis=1) / ops.sum(real, axis=1)
+            highest = ops.max(ops.where(real > 0, logits, -np.inf), axis=1)
+            return ops.where(ops.any(real > 0, axis=1), highest, 0.0)
+        return ops.sum(logits * real, axis=1) / ops.maximum(ops.sum(real, axis=1), 1.0)
 
     def _extent(self, lengths: Any) -> tuple[np.ndarray, np.ndarray]:
         """Returns the tokens of each row (N,), in all windows, and those lost by truncation (N,).

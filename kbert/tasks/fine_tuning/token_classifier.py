@@ -186,9 +186,10 @@ class TokenClassifier(FineTuningTask):
 
     def weigh_classes(self, rows: Rows, class_weights: str | Mapping[str, float]) -> Rows:
         labels, token_weights = (rows.ragged[name] for name in ("labels", "label_weights"))
-        ids = labels.values.numpy()
+        ids, shares = labels.values.numpy(), token_weights.values.numpy()
+        is_word = shares > 0  # a word in several windows has a share in each
         weight_of_class = class_weights_of(
-            self.labels, class_weights, ids[token_weights.values.numpy() > 0]
+            self.labels, class_weights, ids[is_word], shares[is_word]
         )
         weights = token_weights.with_values(token_weights.values * weight_of_class[ids])
         return dataclasses.replace(rows, ragged={**rows.ragged, "label_weights": weights})
