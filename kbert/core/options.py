@@ -49,6 +49,7 @@ class Details:
         flag: whether programs have a flag for the field.
         repeated: whether the flag is repeated for each item; items may then contain commas.
         of_rows: whether the rows that a task makes of a table depend on the field.
+        fixed: whether a task keeps the value that it was made with, as its layers follow from it.
     """
 
     help: str
@@ -63,6 +64,7 @@ class Details:
     flag: bool = True
     repeated: bool = False
     of_rows: bool = True
+    fixed: bool = False
 
 
 def option(default: Any = dataclasses.MISSING, *, help: str, **details: Any) -> Any:

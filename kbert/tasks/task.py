@@ -95,6 +95,10 @@ class Task(TrainStep, keras.Model):
         # A tokenizer of characters has no vocabulary; tasks that need one raise.
         self.tokenizer: Tokenizer | Any = tokenizer
 
+    def _settings_changed(self) -> None:
+        """Drops what was computed with other settings; raises ValueError if they do not fit."""
+        self.train_function = self.test_function = self.predict_function = None
+
     @property
     def model(self) -> keras.Model:
         """The model that the task is built on; a preset stores its `config`."""

@@ -9,6 +9,7 @@ import pytest
 import kbert
 from kbert.experiments import Experiment, Settings, seeds
 from kbert.experiments.folder import RunFolder
+from kbert.experiments.results import Series
 from kbert.experiments.series import run_series
 from tests.experiments.test_folder import result
 
@@ -78,6 +79,16 @@ def test_seeds_are_tabled_with_mean_and_deviation(tmp_path):
     assert lines[0] == ["seed", "accuracy", "seconds"]
     assert lines[4] == ["mean", "0.7000", "-"]
     assert lines[5] == ["sd", f"{statistics.stdev([0.5, 0.9, 0.7]):.4f}", "-"]
+
+
+def test_a_metric_that_one_run_lacks_counts_as_0(tmp_path):
+    """A tagger's runs have an F1 of each type that they predict, also of one without a label."""
+    for order in ((0, 1), (1, 0)):
+        runs = [{"f1": 0.5, "f1_LOC": 0.4}, {"f1": 0.7}]
+        results = tuple(result(tmp_path / str(n), dev=runs[n]) for n in order)
+        found = Series(folder=tmp_path, names=(), results=results)
+        assert found.metrics()["f1_LOC"] == [runs[n].get("f1_LOC", 0.0) for n in order]
+        assert found.summary()["f1_LOC"][0] == pytest.approx(0.2)
 
 
 def test_a_single_run_has_no_deviation(tmp_path):

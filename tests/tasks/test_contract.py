@@ -5,12 +5,14 @@ import re
 from pathlib import Path
 
 import keras
+import numpy as np
 import pytest
 
 import kbert
 from kbert.core import registry
 from kbert.core.options import option
 from kbert.tasks import FineTuningTask, RowOptions, TableTask, TextClassifier, TextRegressor
+from tests.harness import assert_close
 
 ROOT = Path(kbert.__path__[0]).parent
 KINDS = sorted(kind for kind in registry.names("task"))
@@ -83,6 +85,63 @@ def test_a_setting_is_set_by_way_of_its_checks(encoder, tokenizer):
     with pytest.raises(ValueError, match=r"`max_length` must be .*at least 4 .*Received: 3"):
         task.max_length = 3
     assert task.chosen.max_length is None
+    longest = encoder.config.max_positions
+    with pytest.raises(ValueError, match=rf"between 4 and {longest} .*Received: max_length=1000"):
+        task.max_length = 1000
+    assert task.chosen.max_length is None
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("pooling", "max"), ("doc_stride", 4), ("multi_label", True), ("head", "bilstm")],
+)
+def test_a_setting_that_layers_follow_from_stays(encoder, tokenizer, name, value):
+    task = TextClassifier(encoder, tokenizer, ["a", "b"])
+    setattr(task, name, getattr(task, name))  # as it is
+    with pytest.raises(AttributeError, match=rf"`{name}` cannot be changed.*Received: {name}="):
+        setattr(task, name, value)
+
+
+@pytest.mark.graphs
+def test_after_a_setting_changed_a_task_is_as_one_made_with_it(encoder, tokenizer):
+    """Though its graphs were traced with the value before."""
+    texts = ["the fox jumps over the dog", "a king"]
+    questions = [("the king", "the fox jumps over the king and the queen")]
+    for make, name, value, data in (
+        (kbert.TextEmbedder, "max_length", 4, texts),
+        (kbert.TextEmbedder, "token_pooling", "max", texts),
+        (kbert.QuestionAnswerer, "max_answer_length", 1, questions),
+        (kbert.QuestionAnswerer, "n_best", 2, questions),
+    ):
+        task = make(encoder, tokenizer)
+        before = task.predict(data, verbose=0), task.predict(data, verbose=0)
+        setattr(task, name, value)
+        other = make(encoder, tokenizer, **{name: value})
+        for layer, own in zip(other.parts.values(), task.parts.values(), strict=True):
+            layer.set_weights(own.get_weights())
+        found, wanted = (x.predict(data, verbose=0) for x in (task, other))
+        if make is kbert.TextEmbedder:
+            assert_close(found, wanted, 1e-6)
+            assert not np.allclose(before[1], found, atol=1e-3), name
+        else:
+            assert str(found) == str(wanted)
+            assert str(before[1]) != str(found), name
+
+
+@pytest.mark.graphs
+def test_an_evaluation_in_between_changes_no_later_loss(encoder, tokenizer):
+    pairs, scores = [("the fox", "a dog"), ("the king", "the queen")], [0.1, 0.9]
+    losses = []
+    for evaluates in (False, True):
+        task = kbert.TextEmbedder(encoder, tokenizer)
+        if evaluates:
+            task.evaluate(pairs, scores, verbose=0)
+        history = task.fit(
+            *(pairs, scores), loss="cosine", validation_data=(pairs, scores), epochs=1,
+            learning_rate=1e-9, verbose=0,
+        )  # fmt: skip
+        losses += history.history["val_loss"]
+    assert losses[0] == pytest.approx(losses[1], abs=1e-5)
 
 
 def test_a_setting_may_not_hide_what_keras_has():

@@ -26,10 +26,16 @@ class TextEmbedderOptions(RowOptions, LayerOptions):
     query_prompt: str | None = option(None, help='Prefix of queries, such as "query: ".')
     document_prompt: str | None = option(None, help="Prefix of the texts to be searched.")
     projection: int | None = option(
-        None, help="Width of a dense layer after the pooling. None: no layer.", at_least=1
+        None,
+        help="Width of a dense layer after the pooling. None: no layer.",
+        at_least=1,
+        fixed=True,
     )
     projection_activation: str | None = option(
-        None, help="Activation of that layer. None: linear.", choices=("tanh", "relu", "gelu")
+        None,
+        help="Activation of that layer. None: linear.",
+        choices=("tanh", "relu", "gelu"),
+        fixed=True,
     )
     objective: str | None = option(
         None,

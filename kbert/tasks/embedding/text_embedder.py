@@ -205,7 +205,7 @@ class TextEmbedder(FineTuningTask):
         columns: dict[str, Sequence] = {
             ("first" if name == "text" else name): table[name] for name in names
         }
-        prompted = {
+        prompted: dict[str, Sequence] = {
             name: self._prompted(texts, prompts.get(name)) for name, texts in columns.items()
         }
         if "negatives" in table and "first" in names:

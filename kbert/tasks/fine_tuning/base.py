@@ -137,12 +137,7 @@ class FineTuningTask(TableTask, EncoderTask):
     ) -> None:
         super().__init__(encoder, tokenizer, name=name or _snake_case(type(self).__name__))
         self.chosen = options_of(type(self), options)
-        max_positions = encoder.config.max_positions
-        if self.max_length is not None and self.max_length > max_positions:
-            raise ValueError(
-                f"max_length must be between 4 and {max_positions} (the encoder's max_positions). "
-                f"Received: max_length={self.max_length!r}"
-            )
+        self._check_length()
         if self.needs_pooler and encoder.pooler is None:
             raise ValueError(
                 "The head reads the pooled vector, so the encoder must have a pooler: "
@@ -221,6 +216,18 @@ class FineTuningTask(TableTask, EncoderTask):
         """Returns the dropout before a head, at the rate of the option `dropout` or the encoder."""
         rate = self.encoder.config.dropout if self.dropout is None else self.dropout
         return Dropout(rate, dtype=self.encoder.dtype_policy, name="dropout")
+
+    def _settings_changed(self) -> None:
+        self._check_length()
+        super()._settings_changed()
+
+    def _check_length(self) -> None:
+        max_positions = self.encoder.config.max_positions
+        if self.max_length is not None and self.max_length > max_positions:
+            raise ValueError(
+                f"max_length must be between 4 and {max_positions} (the encoder's max_positions). "
+                f"Received: max_length={self.max_length!r}"
+            )
 
     @property
     def row_length(self) -> int:

@@ -84,6 +84,12 @@ class Ensemble(FineTuningTask):
         # The constructor of the members' class would make a head of its own: instead, what it sets
         # besides layers is taken from a task that it makes.
         single = type(first)(first.model, first.tokenizer, **{**first.settings, **settings})
+        for name in settings:
+            if first.options.details(name).fixed and getattr(single, name) != getattr(first, name):
+                raise ValueError(
+                    f"An ensemble has its members' `{name}`, which they were made with. Received: "
+                    f"{name}={settings[name]!r} in the place of {getattr(first, name)!r}"
+                )
         for attribute, value in vars(single).items():
             if attribute not in vars(self) and not isinstance(value, keras.layers.Layer):
                 setattr(self, attribute, value)

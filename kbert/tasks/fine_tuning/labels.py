@@ -350,7 +350,7 @@ def class_weights_of(
     numbers = class_numbers(names)
     by_number = [key for key in weights if isinstance(key, int | np.integer) and key in numbers]
     if len(by_number) == len(weights):
-        weights = {names[numbers[key]]: weights[key] for key in by_number}
+        weights = {names[numbers[int(key)]]: weights[key] for key in by_number}
     _check_names(names, weights, "class_weights")
     class_weights = np.array([float(weights.get(name, 1.0)) for name in names], np.float32)
     if not (

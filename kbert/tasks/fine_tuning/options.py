@@ -45,6 +45,7 @@ class HeadOptions(RowOptions):
         at_least=0,
         at_most=1,
         of_rows=False,
+        fixed=True,
     )
 
 
@@ -60,12 +61,14 @@ class WindowOptions(HeadOptions):
         help="Tokens from the start of one window to the start of the next, for texts longer than "
         "max_length (as in run_squad; the stride of Hugging Face's tokenizers is the overlap).",
         at_least=1,
+        fixed=True,
     )
     pooling: str = option(
         "mean",
         help="How the outputs of a text's windows are combined.",
         choices=("mean", "max"),
         of_rows=False,
+        fixed=True,
     )
 
 
@@ -81,6 +84,7 @@ class AuxiliaryOptions(Options):
         help="For decoders: weight of the language-model loss on the texts. None: 0.5.",
         at_least=0,
         of_rows=False,
+        fixed=True,
     )
 
 
@@ -97,6 +101,7 @@ class LayerOptions(Options):
         "sum_last_four, or indices such as 11 or sum:9,10. Also mix, mix_all or mix_last_four, "
         "sums with learned weights. None: the last layer; of ELMo its mix.",
         of_rows=False,
+        fixed=True,
     )
 
 
@@ -113,6 +118,7 @@ class FeatureOptions(LayerOptions):
         f"for a frozen encoder. They have {LSTM_WIDTH} units in each direction; bilstm:width=256 "
         "has 256.",
         of_rows=False,
+        fixed=True,
     )
 
     @property
@@ -144,6 +150,7 @@ class TextOptions(WindowOptions, AuxiliaryOptions):
         None,
         help="For decoders, which read from left to right: encode pairs in both orders, as GPT "
         "does for text similarity. None: for regression only.",
+        fixed=True,
     )
 
 
@@ -154,9 +161,9 @@ class TextClassifierOptions(TextOptions, FeatureOptions):
         {options}
     """
 
-    labels: tuple[str, ...] = option(help="Names of the classes.", flag=False)
+    labels: tuple[str, ...] = option(help="Names of the classes.", flag=False, fixed=True)
     multi_label: bool = option(
-        False, help="Whether a text can have several labels, or none.", flag=False
+        False, help="Whether a text can have several labels, or none.", flag=False, fixed=True
     )
     threshold: float | Mapping[str, float] = option(
         0.5,
@@ -174,7 +181,7 @@ class TokenClassifierOptions(WindowOptions, FeatureOptions):
         {options}
     """
 
-    labels: tuple[str, ...] = option(help="Names of the labels.", flag=False)
+    labels: tuple[str, ...] = option(help="Names of the labels.", flag=False, fixed=True)
 
 
 class MultipleChoiceOptions(HeadOptions, AuxiliaryOptions):

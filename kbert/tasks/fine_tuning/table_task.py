@@ -259,6 +259,11 @@ class TableTask(Task):
             **settings,
         )
 
+    def _settings_changed(self) -> None:
+        super()._settings_changed()
+        for traced in ("predictor", "_gated"):  # the latter is that of `attributions`
+            self.__dict__.pop(traced, None)
+
     @functools.cached_property
     def predictor(self) -> Predictor:
         """The `Predictor` that runs the task over tables."""

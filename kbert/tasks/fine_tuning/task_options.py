@@ -74,12 +74,32 @@ class _ClassSignature:
 
 
 def _attribute(name: str, options: Any) -> property:
-    """Returns a property of tasks for the setting `name`: writing it checks the value first."""
+    """Returns a property of tasks for the setting `name`.
+
+    Writing it checks the value first, and then the task's graphs are traced again. A task that is
+    built keeps the settings that its layers follow from.
+    """
+    details = options.details(name)
 
     def read(task: Any) -> Any:
         return getattr(task.chosen, name)
 
     def write(task: Any, value: Any) -> None:
-        task.chosen = task.chosen.replace(**{name: value})
+        before, chosen = task.chosen, task.chosen.replace(**{name: value})
+        if not task.built or chosen == before:
+            task.chosen = chosen
+            return
+        if details.fixed:
+            raise AttributeError(
+                f"`{name}` cannot be changed, since the task was made for it: make another with "
+                f"{type(task).__name__}(…, {name}=…) or from_preset(…, {name}=…). "
+                f"Received: {name}={value!r} in the place of {read(task)!r}"
+            )
+        task.chosen = chosen
+        try:
+            task._settings_changed()
+        except ValueError:
+            task.chosen = before
+            raise
 
-    return property(read, write, doc=options.details(name).help)
+    return property(read, write, doc=details.help)

@@ -22,12 +22,14 @@ class QuestionAnswererOptions(RowOptions):
         help="Tokens from the start of one window to the start of the next. None: 128, or half of "
         "a window's context with the longest question if that is less.",
         at_least=1,
+        fixed=True,
     )
     max_question_length: int | None = option(
         None,
         help="Maximum tokens in a question; longer ones are truncated. None: 64, or a quarter of "
         "max_length if that is less.",
         at_least=1,
+        fixed=True,
     )
     max_answer_length: int = option(
         30, help="Maximum tokens in an answer.", at_least=1, of_rows=False

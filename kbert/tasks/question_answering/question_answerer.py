@@ -5,6 +5,7 @@ Shapes: Q questions, W windows, B rows of a batch, T tokens, K best spans.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -98,15 +99,29 @@ class QuestionAnswerer(FineTuningTask):
         if self.doc_stride is None:
             overhead = self.max_question_length + 2 + tokenizer.pair_separators
             self.doc_stride = min(DOC_STRIDE, max((self.max_length - overhead) // 2, 1))
-        self.windows = QuestionWindows(
-            tokenizer,
+        self._check_windows()
+        self.span = SpanHead(encoder.config, dtype=encoder.dtype_policy)
+        self.build()
+
+    @functools.cached_property
+    def windows(self) -> QuestionWindows:
+        """Makes windows of contexts, each with its question."""
+        return QuestionWindows(
+            self.tokenizer,
             self.form,
             max_length=self.max_length,
             max_question_length=self.max_question_length,
             doc_stride=self.doc_stride,
         )
-        self.span = SpanHead(encoder.config, dtype=encoder.dtype_policy)
-        self.build()
+
+    def _settings_changed(self) -> None:
+        super()._settings_changed()
+        self._check_windows()
+
+    def _check_windows(self) -> None:
+        """Makes `windows`; raises ValueError if they have no room for a question and a token."""
+        self.__dict__.pop("windows", None)
+        _ = self.windows
 
     @property
     def parts(self) -> dict[str, keras.layers.Layer]:

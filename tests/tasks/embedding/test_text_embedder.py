@@ -349,3 +349,23 @@ def test_texts_alone_make_an_encoder_tell_texts_apart(config, tokenizer):
     after = task.similarity(TEXTS)
     apart = ~np.eye(6, dtype=bool)
     assert after[apart].mean() < before[apart].mean() - 0.2
+
+
+def test_equal_texts_are_no_negatives_whatever_their_prompts(config, tokenizer):
+    """The first text of a row and the second of another, which have other prompts."""
+    pairs = [("the fox", "a dog"), ("jumps", "the fox")]
+    task = make(config, tokenizer, query_prompt="the ", document_prompt="a ")
+    rows = task.tokenize(task.as_table(pairs), labelled=True)
+    assert rows.dense["first_number"].tolist() == [0, 1]
+    assert rows.dense["second_number"].tolist() == [2, 0]
+
+
+def test_only_rows_with_negatives_count_in_the_accuracy(config, tokenizer):
+    task = make(config, tokenizer)
+    data = {"first": TEXTS, "second": OTHERS, "negatives": [[x] for x in reversed(TEXTS)]}
+    first, second, negative = np.swapaxes(task.predict(data), 0, 1)
+    is_nearer = (first * second).sum(1) > (first * negative).sum(1)
+    data["negatives"] = [x if number % 2 else [] for number, x in enumerate(data["negatives"])]
+    assert task.evaluate(data, verbose=0)["accuracy"] == pytest.approx(is_nearer[1::2].mean())
+    data["negatives"] = [[] for _ in TEXTS]
+    assert "accuracy" not in task.evaluate(data, verbose=0)

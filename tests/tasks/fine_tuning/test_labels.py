@@ -82,7 +82,7 @@ def test_a_number_is_the_class_that_is_called_so():
 
 
 @pytest.mark.parametrize(
-    "names", ["ham", b"ham", 0, -2, True, [], {"a", "b"}, [0.5, 1], [None], [["a"]], 2.0]
+    "names", ["ham", b"ham", 0, -2, True, [], {"a", "b"}, [0.5, 1], [None], [["a"]], 2.0, {"a": 1}]
 )
 def test_what_are_no_names(names):
     with pytest.raises(ValueError, match=r"a list of class names, .* or the number of classes"):
@@ -105,6 +105,7 @@ def test_class_weights():
         [2 / 3, 2]
     )
     assert class_weights_of(LABELS.names, {"b": 3}, ids).tolist() == [1, 3, 1]
+    assert class_weights_of(LABELS.names, {np.int64(1): 3}, ids).tolist() == [1, 3, 1]
     for wrong, message in (
         ({"d": 1}, "must name the task's classes, 'a', 'b', 'c'. Received: 'd'"),
         ({"a": float("nan")}, "0 or more"),

@@ -360,3 +360,28 @@ def test_lora_is_one_that_all_tasks_share(config, tokenizer):
     assert all("adapter_lora" in path for path in moved)
     with pytest.raises(ValueError, match="no task may have its own named edit"):
         make(config, tokenizer, pal=True).enable_lora(2)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "max"])
+def test_a_task_with_windows_adds_nothing_to_the_steps_of_another(config, tokenizer, pooling):
+    encoder = kbert.Encoder(config)
+    windows = {"max_length": 8, "doc_stride": 3, "pooling": pooling}
+    multi = MultiTask({
+        "colour": TextClassifier(encoder, tokenizer, ["red", "blue"], **windows),
+        "number": TextRegressor(encoder, tokenizer),
+    })  # fmt: skip
+    data = {"colour": colours(16), "number": numbers(16)}
+    history = multi.fit(data, epochs=1, **FIT).history
+    assert np.isfinite(history["loss"]).all()
+    assert np.isfinite(history["gradient_norm"]).all()
+
+
+def test_a_run_with_other_held_out_data_is_refused(config, tokenizer, tmp_path):
+    data = {name: DATA[name](16) for name in ("colour", "number")}
+    options = {"epochs": 1, "model_dir": tmp_path / "run", **FIT}
+    names = ("colour", "number")
+    make(config, tokenizer, names).fit(data, validation_data={"colour": colours(8)}, **options)
+    with pytest.raises(ValueError, match=r"held_out_checksums.colour was .*, is "):
+        make(config, tokenizer, names).fit(
+            data, validation_data={"colour": colours(8, 1)}, **options
+        )

@@ -93,6 +93,13 @@ def test_a_run_that_was_stopped_resumes_to_the_same_numbers(config, tokenizer, t
         make(config, tokenizer).fit(other, **options)
 
 
+def test_a_tuple_of_data_and_labels_is_that_of_fit(config, tokenizer, tmp_path):
+    task = kbert.TokenClassifier(kbert.Encoder(config), tokenizer, ["O", "B-x"])
+    given = [["the", "fox"], ["a", "dog"]], [["O", "B-x"], ["O", "O"]]
+    rows = prepare_rows(task, given, tmp_path / "rows")
+    assert rows.num_examples == 2
+
+
 KILLED = """
 import sys
 from kbert.data.tables import shards

@@ -278,6 +278,20 @@ def test_class_weights_weigh_words_by_their_label(task):
         task.weigh_classes(rows, {"nothing": 1.0})
 
 
+def test_balanced_weights_count_a_word_of_several_windows_once(config, tokenizer):
+    words, labels = ["red", "fox", "is", "the"] * 4, ["B-thing", "I-thing", "O", "O"] * 4
+    encoder = kbert.Encoder(config)
+    task = TokenClassifier(encoder, tokenizer, TAGS, max_length=8, doc_stride=2)
+    rows = task.tokenize(Table({"words": [words], "labels": [labels]}), labelled=True)
+    assert len(rows) > 2
+    ids, weights = (
+        np.concatenate(task.weigh_classes(rows, "balanced").ragged[name].to_list())
+        for name in ("labels", "label_weights")
+    )
+    totals = np.bincount(ids, weights, minlength=len(TAGS))
+    assert_close(totals[totals > 0], np.full(3, 16 / 3), 1e-5)
+
+
 def test_presets_keep_it(task, tmp_path):
     texts = ["the red  fox jumps over the dog", ""]
     for format in ("kbert", "huggingface"):
