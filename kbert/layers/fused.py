@@ -286,10 +286,19 @@ def _kept(shape: tf.Tensor, rate: float, seed: tf.Tensor) -> tf.Tensor:
     # One seed word is a counter: without hashing it, masks of two steps would differ by a constant.
     first = _hash(seeds[0] + _hash(seeds[1] + _word(0x9E3779B9)))
     second = _hash(first + _word(0x85EBCA6B))
-    numbers = tf.bitcast(tf.reshape(tf.range(tf.reduce_prod(shape)), shape), tf.uint32)
-    x = _shifted(numbers * _word(0x9E3779B1) + first, 16) * _word(0x7FEB352D)
+    # An entry's index times a constant, as the sum of a row's part and a column's: XLA would store
+    # the product for all entries, and read it from memory in each step.
+    factor, width = _word(0x9E3779B1), tf.cast(shape[-1], tf.uint32)
+    rows = _numbers(tf.reduce_prod(shape[:-1])) * (width * factor) + first
+    columns = _numbers(shape[-1]) * factor
+    x = tf.reshape(rows, tf.concat([shape[:-1], [1]], 0)) + columns
+    x = _shifted(x, 16) * _word(0x7FEB352D)
     x = (_shifted(x, 15) + second) * _word(0x846CA68B)
     return x >= _word(round(rate * 2**32))
+
+
+def _numbers(count: tf.Tensor) -> tf.Tensor:
+    return tf.bitcast(tf.range(count), tf.uint32)
 
 
 def _hash(x: tf.Tensor) -> tf.Tensor:

@@ -1,6 +1,7 @@
 """The fused functions of a training step beside the plain layers that they stand for."""
 
 import math
+import re
 
 import keras
 import numpy as np
@@ -289,3 +290,15 @@ def test_blocks_of_other_parts_stay_plain(monkeypatch):
     )
     outputs, _ = block(X, training=True)
     assert to_numpy(outputs).mean() > 90
+
+
+def test_a_mask_is_computed_and_not_stored_for_every_entry():
+    """XLA would keep such a constant for each shape, and read it in each step."""
+    import tensorflow as tf
+
+    x, seed = tf.zeros((6, 8, 40)), tf.constant([1, 2])
+    program = fused._dropout(0.1).experimental_get_compiler_ir(x, seed)(stage="optimized_hlo")
+    shapes = re.findall(r"\[([\d,]*)\]\S* constant\(", program)
+    sizes = [math.prod(map(int, filter(None, shape.split(",")))) for shape in shapes]
+    assert "shift-right-logical" in program
+    assert max(sizes) == 48
