@@ -85,7 +85,12 @@ def extended(checkpoint: Checkpoint, folder: Path) -> Checkpoint:
             continue
         if name == "Pooling" and "token_pooling" not in task:
             task["token_pooling"] = _read_pooling(module_folder)
-        elif name == "Dense" and "token_pooling" in task and "projection" not in task:
+        elif (
+            name == "Dense"
+            and "token_pooling" in task
+            and "projection" not in task
+            and not task["normalize"]  # a TextEmbedder normalises last
+        ):
             settings, dense = _read_dense(module_folder)
             task |= settings
             arrays |= dense
@@ -94,7 +99,7 @@ def extended(checkpoint: Checkpoint, folder: Path) -> Checkpoint:
         else:
             raise ValueError(
                 "A folder of sentence-transformers must have a Transformer in the folder itself, "
-                f"then Pooling, and optionally one Dense and Normalize. Received: {name} in "
+                f"then Pooling, and optionally one Dense and then Normalize. Received: {name} in "
                 f"{module_folder}, according to {folder / MODULES_FILE}"
             )
     if "token_pooling" not in task:

@@ -209,6 +209,15 @@ def test_damaged_modules_are_refused(copy_of, tmp_path, modules, message):
         TextEmbedder.from_preset(tmp_path)
 
 
+def test_a_dense_layer_after_normalize_is_refused(copy_of, tmp_path):
+    copy_of("projected")
+    path = tmp_path / "modules.json"
+    transformer, pooling, dense, normalize = json.loads(path.read_text())
+    path.write_text(json.dumps([transformer, pooling, normalize, dense]))
+    with pytest.raises(ValueError, match="one Dense and then Normalize. Received: Dense in "):
+        TextEmbedder.from_preset(tmp_path)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("settings", SETTINGS, ids=["plain", "cls", "max", "weighted"])
 def test_sentence_transformers_gives_the_same_vectors(tokenizer, tmp_path, settings):
