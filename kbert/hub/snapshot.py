@@ -26,7 +26,7 @@ _CONFIG_FILES = (
     "kbert.json",
     # sentence-transformers: the modules that make a text's embedding, in folders like 1_Pooling.
     "modules.json",
-    "sentence_bert_config.json",
+    "sentence_*_config.json",
     "config_sentence_transformers.json",
     "[1-9]_*/config.json",
 )

@@ -67,6 +67,7 @@ def test_modules_of_sentence_transformers(hub):
     modules = {
         "modules.json": b"[]",
         "sentence_bert_config.json": b"{}",
+        "sentence_roberta_config.json": b"{    }",
         "config_sentence_transformers.json": b"{ }",
         "1_Pooling/config.json": b"{  }",
         "2_Dense/config.json": b"{   }",

@@ -4,7 +4,7 @@ The modules turn the hidden states into one embedding per text. A reranker's fol
 5.4) has a single module, the model with its head.
 
 modules.json            the modules in order, with their folders
-sentence_bert_config.json   the maximum sequence length
+sentence_bert_config.json   the maximum sequence length; in old folders sentence_roberta_config.json, …
 config_sentence_transformers.json   prompts, and a reranker's activation
 1_Pooling/config.json   how token embeddings are pooled
 2_Dense/…               optional: config.json and weights of a dense layer
@@ -29,7 +29,12 @@ from kbert.io.paths import Path, read_settings
 KIND = "embed"  # kind of the task of an embedder
 RERANKERS = ("regress", "classify")  # kinds of tasks of a reranker
 MODULES_FILE = "modules.json"
-_LENGTHS_FILE, _PROMPTS_FILE = "sentence_bert_config.json", "config_sentence_transformers.json"
+# The first one is written; of all, the first one with settings is read, as in their code.
+_LENGTHS_FILES = tuple(
+    f"sentence_{name}_config.json"
+    for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+)
+_PROMPTS_FILE = "config_sentence_transformers.json"
 _CONFIG_FILE, TOKENIZER_FILE = "config.json", "tokenizer_config.json"
 _HEAD = "projection/"
 _TYPES = "sentence_transformers.models."
@@ -115,7 +120,7 @@ def split(arrays: Arrays) -> tuple[Arrays, Arrays]:
 
 def remove_modules(folder: Path) -> None:
     """Removes the files of sentence-transformers, before another model is written to the folder."""
-    for name in (MODULES_FILE, _LENGTHS_FILE, _PROMPTS_FILE):
+    for name in (MODULES_FILE, *_LENGTHS_FILES, _PROMPTS_FILE):
         atomic.remove(folder / name)
 
 
@@ -152,7 +157,7 @@ def write_modules(folder: Path, arrays: Arrays, task: Mapping[str, Any], width: 
         module_paths.append(f"{len(module_paths)}_Normalize")
         (folder / module_paths[-1]).mkdir(exist_ok=True)
     lengths = {"max_seq_length": task["max_length"], "do_lower_case": False}
-    _write(folder, lengths, _LENGTHS_FILE)
+    _write(folder, lengths, _LENGTHS_FILES[0])
     write_prompts(folder, task)
     modules = [
         {"idx": i, "name": str(i), "path": module_path, "type": f"{_TYPES}{kind}"}
@@ -226,8 +231,7 @@ def row_settings(folder: Path, max_positions: int) -> dict[str, Any]:
     Raises:
         ValueError: a setting is invalid, or kbert does not support it.
     """
-    path = folder / _LENGTHS_FILE
-    content = read_json(path) if path.is_file() else {}
+    path, content = _read_lengths(folder)
     settings = longest_row(folder, max_positions, content.get("max_seq_length"))
     if content.get("do_lower_case") and not _of_tokenizer(folder).get("do_lower_case"):
         raise ValueError(
@@ -250,12 +254,13 @@ def longest_row(folder: Path, max_positions: int, longest: Any = None) -> dict[s
     Raises:
         ValueError: the length is not a whole number.
     """
-    path = folder / _LENGTHS_FILE
     if longest is None:
         path = folder / TOKENIZER_FILE
         content = _of_tokenizer(folder)
         # Null means no limit, even if there is a `max_len`.
         longest = content.get("model_max_length", content.get("max_len"))
+    else:
+        path, _ = _read_lengths(folder)
     is_number = isinstance(longest, int | float) and not isinstance(longest, bool)
     if longest is None or (is_number and longest >= max_positions):  # 1e30 means no limit
         return {}
@@ -300,6 +305,13 @@ def prompt_settings(folder: Path) -> dict[str, Any]:
             path,
         )
     return {f"{name}_prompt": text for name, text in prompts.items()}
+
+
+def _read_lengths(folder: Path) -> tuple[Path, dict[str, Any]]:
+    """Returns the path and the content of the file of the maximum length; {} if there is none."""
+    paths = [folder / name for name in _LENGTHS_FILES]
+    contents = ((path, read_json(path)) for path in paths if path.is_file())
+    return next((x for x in contents if x[1]), (paths[0], {}))
 
 
 def _of_tokenizer(folder: Path) -> dict[str, Any]:

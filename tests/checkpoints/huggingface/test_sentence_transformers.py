@@ -148,6 +148,20 @@ def test_where_no_file_says_the_longest_row_the_tokenizer_does(copy_of, tmp_path
     assert read_checkpoint(tmp_path).task["max_length"] == 10
 
 
+def test_the_file_of_the_maximum_length_may_have_an_older_name(tokenizer, copy_of, tmp_path):
+    copy_of("plain")
+    (tmp_path / "sentence_bert_config.json").write_text("{}")
+    for name, length in (("xlm-roberta", 9), ("distilbert", 10)):  # the second one is read first
+        path = tmp_path / f"sentence_{name}_config.json"
+        path.write_text(json.dumps({"max_seq_length": length}))
+        assert read_checkpoint(tmp_path).task["max_length"] == length
+    edit(path, max_seq_length=9.5)
+    with pytest.raises(ValueError, match="Received: 9.5 for .*sentence_distilbert_config.json"):
+        read_checkpoint(tmp_path)
+    make(tokenizer).encoder.save_to_preset(tmp_path, "huggingface")
+    assert not [*tmp_path.glob("sentence_*")]
+
+
 @pytest.mark.parametrize(("name", "told"), [("dot", True), ("cosine", False), (None, False)])
 def test_another_similarity_is_told_of(copy_of, tmp_path, name, told, caplog):
     copy_of("plain")
