@@ -4,7 +4,7 @@ The modules turn the hidden states into one embedding per text. A reranker's fol
 5.4) has a single module, the model with its head.
 
 modules.json            the modules in order, with their folders
-sentence_bert_config.json   the maximum sequence length; in old folders sentence_roberta_config.json, …
+sentence_bert_config.json   the maximum sequence length (old names: sentence_roberta_config.json, …)
 config_sentence_transformers.json   prompts, and a reranker's activation
 1_Pooling/config.json   how token embeddings are pooled
 2_Dense/…               optional: config.json and weights of a dense layer
@@ -13,6 +13,7 @@ config_sentence_transformers.json   prompts, and a reranker's activation
 import dataclasses
 import json
 from collections.abc import Mapping
+from fnmatch import fnmatchcase
 from typing import Any
 
 import numpy as np
@@ -35,7 +36,37 @@ _LENGTHS_FILES = tuple(
     for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 )
 _PROMPTS_FILE = "config_sentence_transformers.json"
+# Settings of that file that limit the length of a row; the first one counts.
+_LENGTHS = (
+    "processing_kwargs.common.max_length",
+    "processing_kwargs.text.max_length",
+    "tokenizer_args.model_max_length",
+    "processor_kwargs.model_max_length",
+    "max_seq_length",
+)
+# Patterns of its other settings that change no embedding, or that are checked elsewhere.
+_HARMLESS = tuple(
+    "do_lower_case transformer_task module_output_name modality_config* unpad_inputs backend "
+    "processing_kwargs.audio* processing_kwargs.image* processing_kwargs.video* *.padding "
+    "*.pad_to_multiple_of *.return_tensors *.logits_to_keep *.trust_remote_code *.revision "
+    "*.token *.subfolder *.cache_dir *.local_files_only *.use_fast *.dtype *.torch_dtype "
+    "*.attn_implementation *.device_map *.low_cpu_mem_usage *.use_safetensors "
+    "*.add_pooling_layer *.clean_up_tokenization_spaces".split()
+)
+# Further ones -> their values that change nothing.
+_DEFAULTS = {
+    "truncation": (True, "longest_first"),
+    "add_special_tokens": (True,),
+    "padding_side": ("right",),
+}
 _CONFIG_FILE, TOKENIZER_FILE = "config.json", "tokenizer_config.json"
+# Groups of settings that override those of another file.
+_OVERRIDDEN = {
+    "tokenizer_args": TOKENIZER_FILE,
+    "processor_kwargs": TOKENIZER_FILE,
+    "config_args": _CONFIG_FILE,
+    "config_kwargs": _CONFIG_FILE,
+}
 _HEAD = "projection/"
 _TYPES = "sentence_transformers.models."
 # kbert's name of a pooling -> its value of `pooling_mode`, and the ending of its own flag.
@@ -232,8 +263,22 @@ def row_settings(folder: Path, max_positions: int) -> dict[str, Any]:
         ValueError: a setting is invalid, or kbert does not support it.
     """
     path, content = _read_lengths(folder)
-    settings = longest_row(folder, max_positions, content.get("max_seq_length"))
-    if content.get("do_lower_case") and not _of_tokenizer(folder).get("do_lower_case"):
+    named = _named(content)
+    longest = next((named[name] for name in _LENGTHS if named.get(name) is not None), None)
+    settings = longest_row(folder, max_positions, longest)
+    for name, value in named.items():
+        group, _, key = name.rpartition(".")
+        unchanged = _read(folder, _OVERRIDDEN.get(group, "")).get(key)
+        if (
+            name not in _LENGTHS
+            and not any(fnmatchcase(name, pattern) for pattern in _HARMLESS)
+            and value not in (None, {}, unchanged, *_DEFAULTS.get(key, ()))
+        ):
+            raise ValueError(
+                "Settings of texts and of the model must stand in the files of the tokenizer and "
+                f"the model, or be removed. Received: {name}={value!r} in {path}"
+            )
+    if content.get("do_lower_case") and not _read(folder, TOKENIZER_FILE).get("do_lower_case"):
         raise ValueError(
             f"Texts must be lowercased by the tokenizer. Received: do_lower_case in {path}, and "
             "not in tokenizer_config.json"
@@ -256,7 +301,7 @@ def longest_row(folder: Path, max_positions: int, longest: Any = None) -> dict[s
     """
     if longest is None:
         path = folder / TOKENIZER_FILE
-        content = _of_tokenizer(folder)
+        content = _read(folder, TOKENIZER_FILE)
         # Null means no limit, even if there is a `max_len`.
         longest = content.get("model_max_length", content.get("max_len"))
     else:
@@ -314,8 +359,18 @@ def _read_lengths(folder: Path) -> tuple[Path, dict[str, Any]]:
     return next((x for x in contents if x[1]), (paths[0], {}))
 
 
-def _of_tokenizer(folder: Path) -> dict[str, Any]:
-    path = folder / TOKENIZER_FILE
+def _named(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Returns the settings of nested objects: {"a": {"b": 1}} -> {"a.b": 1}."""
+    named: dict[str, Any] = {}
+    for key, value in content.items():
+        is_nested = isinstance(value, Mapping) and value
+        named |= _named(value, f"{prefix}{key}.") if is_nested else {prefix + key: value}
+    return named
+
+
+def _read(folder: Path, name: str) -> dict[str, Any]:
+    """Returns the content of a JSON file, {} if it is missing."""
+    path = folder / name
     return read_json(path) if path.is_file() else {}
 
 

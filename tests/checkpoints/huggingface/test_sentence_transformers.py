@@ -156,10 +156,46 @@ def test_the_file_of_the_maximum_length_may_have_an_older_name(tokenizer, copy_o
         path.write_text(json.dumps({"max_seq_length": length}))
         assert read_checkpoint(tmp_path).task["max_length"] == length
     edit(path, max_seq_length=9.5)
-    with pytest.raises(ValueError, match="Received: 9.5 for .*sentence_distilbert_config.json"):
+    with pytest.raises(ValueError, match=r"Received: 9.5 for .*sentence_distilbert_config.json"):
         read_checkpoint(tmp_path)
     make(tokenizer).encoder.save_to_preset(tmp_path, "huggingface")
     assert not [*tmp_path.glob("sentence_*")]
+
+
+@pytest.mark.parametrize(
+    ("settings", "longest"),
+    [
+        ({"processing_kwargs": {"text": {"max_length": 9, "truncation": True}}}, 9),
+        ({"processing_kwargs": {"text": {"max_length": 9}, "common": {"max_length": 8}}}, 8),
+        ({"tokenizer_args": {"model_max_length": 9, "use_fast": False}, "max_seq_length": 10}, 9),
+        ({"processor_kwargs": {"model_max_length": 9, "padding_side": "right"}}, 9),
+        ({"processing_kwargs": {"image": {"size": 3}}, "query_length": None}, None),
+        ({"model_args": {"torch_dtype": "float16"}, "config_args": {"hidden_size": 16}}, None),
+        ({"modality_config": {"text": {"method": "forward"}}, "unpad_inputs": False}, None),
+    ],
+)
+def test_settings_beside_the_maximum_length(copy_of, tmp_path, settings, longest):
+    copy_of("plain")
+    edit(tmp_path / "tokenizer_config.json", model_max_length=None)
+    (tmp_path / "sentence_bert_config.json").write_text(json.dumps(settings))
+    assert read_checkpoint(tmp_path).task.get("max_length") == longest
+
+
+@pytest.mark.parametrize(
+    ("settings", "received"),
+    [
+        ({"processing_kwargs": {"text": {"truncation": False}}}, "text.truncation=False"),
+        ({"tokenizer_args": {"do_lower_case": True}}, "tokenizer_args.do_lower_case=True"),
+        ({"config_kwargs": {"hidden_size": 8}}, "config_kwargs.hidden_size=8"),
+        ({"query_length": 32}, "query_length=32"),
+    ],
+)
+def test_settings_of_texts_in_that_file_are_refused(copy_of, tmp_path, settings, received):
+    copy_of("plain")
+    edit(tmp_path / "tokenizer_config.json", do_lower_case=False)
+    (tmp_path / "sentence_bert_config.json").write_text(json.dumps(settings))
+    with pytest.raises(ValueError, match=f"Received: .*{received} in .*sentence_bert_config.json"):
+        read_checkpoint(tmp_path)
 
 
 @pytest.mark.parametrize(("name", "told"), [("dot", True), ("cosine", False), (None, False)])
@@ -228,7 +264,7 @@ def test_a_dense_layer_after_normalize_is_refused(copy_of, tmp_path):
     path = tmp_path / "modules.json"
     transformer, pooling, dense, normalize = json.loads(path.read_text())
     path.write_text(json.dumps([transformer, pooling, normalize, dense]))
-    with pytest.raises(ValueError, match="one Dense and then Normalize. Received: Dense in "):
+    with pytest.raises(ValueError, match=r"one Dense and then Normalize. Received: Dense in "):
         TextEmbedder.from_preset(tmp_path)
 
 
