@@ -27,7 +27,9 @@ def load_byte_pair(folder: TokenizerFolder, **options: Any) -> BytePairTokenizer
 
     Args:
         folder: the files of the folder.
-        options: arguments of `BytePairTokenizer` that override the files.
+        options: arguments of `BytePairTokenizer` that override the files. With
+            `special_tokens_in_text`, True or False, special tokens without a role stay special;
+            otherwise they become added tokens, unless kbert saved the folder.
 
     Raises:
         ValueError: the files need a feature that `BytePairTokenizer` does not support.
@@ -42,6 +44,11 @@ def load_byte_pair(folder: TokenizerFolder, **options: Any) -> BytePairTokenizer
         vocabulary.setdefault(token["content"], token["id"])
     roles = _ends(folder.special_tokens()) or known_tokens(vocabulary)
     plain_added = _found_in_every_text(folder, roles, added)
+    plain_added_set = set(plain_added)
+    # Tokens such as entity markers are listed in order to be found. kbert's own folders set the
+    # switch; older ones have models that were trained on the parts of such tokens.
+    if (folder.config | options).get("special_tokens_in_text") is None:
+        plain_added += sorted(folder.specials_without_role() - {*roles.values(), *plain_added})
     settings = {
         "special_tokens": roles,
         "additional_special_tokens": _without_role(folder, roles, added, plain_added),
@@ -56,7 +63,6 @@ def load_byte_pair(folder: TokenizerFolder, **options: Any) -> BytePairTokenizer
             settings["words"] = words_of(folder.full.get("pre_tokenizer") or {})
         settings["ignore_merges"] = bool(folder.full["model"].get("ignore_merges"))
     if settings["normalization"] or plain_added:  # otherwise all tokens are found in one pass
-        plain_added_set = set(plain_added)
         settings["normalized_tokens"] = [
             entry["content"]
             for entry in added

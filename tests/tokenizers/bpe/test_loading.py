@@ -83,8 +83,8 @@ def test_older_folders(tmp_path):
     tokenizer = load_tokenizer(tmp_path)
     assert tokenizer.vocabulary == [*GPT2, "[PAD]", "[X]"]
     assert tokenizer.special_tokens == {"unk": "<|endoftext|>", "pad": "[PAD]"}
-    assert tokenizer.special_ids == [259, 260, 261]
-    assert tokenizer.additional_special_tokens == ["[X]"]
+    assert tokenizer.special_ids == [259, 260]
+    assert tokenizer.added_tokens == ["[X]"]
 
 
 def test_arguments_go_before_the_folder(tmp_path):
@@ -98,6 +98,30 @@ def test_added_tokens_without_a_meaning_are_found_in_every_text(tmp_path):
     ours = load_tokenizer(tmp_path)
     assert (ours.added_tokens, ours.normalized_tokens) == (["zebra"], None)
     assert ours.encode("zebra<|endoftext|>").numpy().tolist()[:2] == [260, ord("<")]
+
+
+def test_special_tokens_without_a_role_are_found_in_every_text(tmp_path):
+    write(tmp_path / "plain", ROBERTA, tokenizer_config={"tokenizer_class": "RobertaTokenizer"})
+    theirs = AutoTokenizer.from_pretrained(tmp_path / "plain")
+    theirs.add_special_tokens({"additional_special_tokens": ["<e1>", "</e1>", "low"]})
+    theirs.save_pretrained(tmp_path / "theirs")
+    ours = load_tokenizer(tmp_path / "theirs")
+    texts = ["<e1>low</e1> lower slow <e1 ></e1>", "<mask>"]
+    expected = theirs(texts[0], add_special_tokens=False).input_ids
+    assert ours.encode(texts).to_list()[0] == expected
+    assert ours.mask_id not in ours.encode(texts[1]).numpy()
+    ours.save(tmp_path / "ours")
+    again = load_tokenizer(tmp_path / "ours")
+    assert (again.get_config(), again.checksum) == (ours.get_config(), ours.checksum)
+    again = AutoTokenizer.from_pretrained(tmp_path / "ours")
+    assert again(texts[0], add_special_tokens=False).input_ids == expected
+    # Before, kbert split them, also in the folders that it saved.
+    split = load_tokenizer(tmp_path / "theirs", special_tokens_in_text=False)
+    assert split.additional_special_tokens == ["low", "<e1>", "</e1>"]
+    split.save(tmp_path / "older")
+    assert (
+        load_tokenizer(tmp_path / "older").encode(texts).to_list() == split.encode(texts).to_list()
+    )
 
 
 @pytest.mark.parametrize("flag", ["rstrip", "single_word", "lstrip"])
