@@ -42,6 +42,7 @@ def _fixed(normalize_before: bool, normalize_embedding: bool, sines: bool) -> di
         "normalize_embedding": (normalize_embedding,),
         "static_position_embeddings": (sines,),
         "add_bias_logits": (False,),
+        "do_blenderbot_90_layernorm": (False, None),
     }
 
 

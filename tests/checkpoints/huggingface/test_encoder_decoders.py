@@ -125,6 +125,18 @@ def test_what_kbert_does_not_support_is_refused(name, changes, message):
         read({**PUBLISHED[name], **changes})
 
 
+@pytest.mark.parametrize("value", [False, None])
+@pytest.mark.parametrize("changes", [{}, {"model_type": "mbart"}])
+def test_configs_of_transformers_3_and_4_have_a_key_of_blenderbot(changes, value):
+    content = {**_BART, **changes}
+    if changes:
+        content |= {"normalize_before": True, "add_final_layer_norm": True}
+    key = "do_blenderbot_90_layernorm"
+    assert read({**content, key: value}) == read(content)
+    with pytest.raises(ValueError, match=f"`{key}` must be False"):
+        read({**content, key: True})
+
+
 def test_vocabularies_of_marian_fit_its_embeddings():
     content = {**_BART, "model_type": "marian", "normalize_embedding": False}
     content |= {"decoder_vocab_size": 90}
