@@ -3,7 +3,12 @@
 from typing import Any
 
 from kbert.tokenizers.bpe.files import as_merges, read_model
-from kbert.tokenizers.bpe.tokenizer import BytePairTokenizer, known_tokens
+from kbert.tokenizers.bpe.tokenizer import (
+    GPT2_TOKENS,
+    ROBERTA_TOKENS,
+    BytePairTokenizer,
+    known_tokens,
+)
 from kbert.tokenizers.bpe.tokenizer_json import words_of
 from kbert.tokenizers.folder import TokenizerFolder
 
@@ -11,6 +16,10 @@ from kbert.tokenizers.folder import TokenizerFolder
 # uses only vocabulary and merges of tokenizer.json; for the others it uses all of it.
 _OWN_PIPELINE = frozenset("Bart Deberta GPT2 LED Longformer Roberta".split())
 _OWN_PIPELINE_TYPES = frozenset("bart data2vec-text deberta gpt2 led longformer roberta".split())
+_DEBERTA_TOKENS = {
+    "pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]",
+    "bos": "[CLS]", "eos": "[SEP]",
+}  # fmt: skip
 # Fields of the model in a tokenizer.json -> the only value that is supported.
 _MODEL = {
     "continuing_subword_prefix": "",
@@ -42,12 +51,15 @@ def load_byte_pair(folder: TokenizerFolder, **options: Any) -> BytePairTokenizer
     added = folder.added_tokens()
     for token in added:
         vocabulary.setdefault(token["content"], token["id"])
+    is_own_folder = "special_tokens_in_text" in folder.config  # kbert saves all settings
     roles = _ends(folder.special_tokens()) or known_tokens(vocabulary)
+    if has_own_pipeline and not is_own_folder:
+        roles = _class_tokens(folder, vocabulary) | roles
     plain_added = _found_in_every_text(folder, roles, added)
     plain_added_set = set(plain_added)
-    # Tokens such as entity markers are listed in order to be found. kbert's own folders set the
-    # switch; older ones have models that were trained on the parts of such tokens.
-    if (folder.config | options).get("special_tokens_in_text") is None:
+    # Tokens such as entity markers are listed in order to be found. Models in folders of older
+    # versions of kbert were trained on the parts of such tokens.
+    if not is_own_folder and options.get("special_tokens_in_text") is None:
         plain_added += sorted(folder.specials_without_role() - {*roles.values(), *plain_added})
     settings = {
         "special_tokens": roles,
@@ -131,6 +143,13 @@ def _ends(roles: dict[str, str]) -> dict[str, str]:
     """
     ends = {"cls": roles.get("bos"), "sep": roles.get("eos")}
     return {role: token for role, token in ends.items() if token} | roles
+
+
+def _class_tokens(folder: TokenizerFolder, vocabulary: dict[str, int]) -> dict[str, str]:
+    """Returns role -> default token of the folder's class in transformers, if in `vocabulary`."""
+    kind = (folder.stem or folder.model_config["model_type"]).lower()
+    tokens = {"gpt2": GPT2_TOKENS, "deberta": _DEBERTA_TOKENS}.get(kind, ROBERTA_TOKENS)
+    return {role: token for role, token in tokens.items() if token in vocabulary}
 
 
 def _found_in_every_text(

@@ -87,6 +87,31 @@ def test_older_folders(tmp_path):
     assert tokenizer.added_tokens == ["[X]"]
 
 
+DEBERTA = ["[PAD]", "[CLS]", "[SEP]", "[UNK]", *ROBERTA[5:], "[MASK]"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "vocabulary", "config"),
+    [
+        ("roberta", ROBERTA, {"mask_token": "<mask>"}),
+        ("roberta", ROBERTA, {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}),
+        ("deberta", DEBERTA, {"cls_token": "[CLS]"}),
+        ("deberta", DEBERTA, {"vocab_type": "gpt2"}),
+    ],
+)
+def test_the_class_names_special_tokens_that_the_files_do_not(tmp_path, kind, vocabulary, config):
+    write(tmp_path, vocabulary, config={"model_type": kind}, tokenizer_config=config)
+    ours, theirs = load_tokenizer(tmp_path), AutoTokenizer.from_pretrained(tmp_path)
+    for role, token in ours.special_tokens.items():
+        assert token == getattr(theirs, f"{role}_token")
+    row = ours(["low"], padding=True)["token_ids"][0]
+    assert row.numpy().tolist() == theirs("low").input_ids
+    # kbert's own folders name all.
+    bare = BytePairTokenizer(ROBERTA, MERGES, special_tokens={"cls": "<s>", "sep": "</s>"})
+    bare.save(tmp_path / "bare")
+    assert load_tokenizer(tmp_path / "bare").get_config() == bare.get_config()
+
+
 def test_arguments_go_before_the_folder(tmp_path):
     BytePairTokenizer(ROBERTA, MERGES).save(tmp_path)
     assert load_tokenizer(tmp_path, add_prefix_space=True).add_prefix_space
