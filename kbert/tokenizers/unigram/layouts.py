@@ -62,12 +62,27 @@ class Layout:
         """The first pieces of the model, those that `beginning` has too."""
         return tuple(piece for piece in self.first if piece in self.beginning)
 
-    def arrange(self, pieces: Sequence[str]) -> tuple[list[str], list[int]]:
-        """Returns the tokens in the order of their ids, and the id of each piece of the model."""
-        end = () if self.end and self.end[-1] in pieces else self.end  # mT5's model has them
+    def arrange(
+        self, pieces: Sequence[str], end: tuple[str, ...] | None = None
+    ) -> tuple[list[str], list[int]]:
+        """Returns the tokens in the order of their ids, and the id of each piece of the model.
+
+        `end` replaces the attribute.
+        """
+        end = self.end if end is None else end
+        end = () if end and end[-1] in pieces else end  # mT5's model has them
         vocabulary = [*self.beginning, *pieces[len(self.replaced) :], *end]
         ids = [self.beginning.index(piece) for piece in self.replaced]
         return vocabulary, [*ids, *range(len(self.beginning), len(vocabulary) - len(end))]
+
+
+def sentinels(number: int) -> tuple[str, ...]:
+    """Returns T5's sentinels in the order of their ids.
+
+    >>> sentinels(2)
+    ('<extra_id_1>', '<extra_id_0>')
+    """
+    return tuple(f"<extra_id_{index}>" for index in reversed(range(number)))
 
 
 _MODEL = ("<unk>", "<s>", "</s>")
@@ -111,7 +126,7 @@ LAYOUTS: Mapping[str, Layout] = {
         saved_as=("T5Tokenizer", "spiece.model"),
         first=_T5,
         beginning=_T5,
-        end=tuple(f"<extra_id_{number}>" for number in reversed(range(100))),
+        end=sentinels(100),
         prefix=(),
         suffix=("sep",),
     ),

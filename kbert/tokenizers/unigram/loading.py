@@ -78,6 +78,8 @@ def load_unigram(
     name = _class_name(folder, path, pieces)
     if name in _CLASSES:
         settings |= _CLASSES[name]
+        if name == "T5Tokenizer" and options.get("layout", "t5") == "t5":
+            settings["num_sentinels"] = _num_sentinels(folder)
     elif "preparation" not in options:
         raise ValueError(
             f"The text preparation before SentencePiece is known only for {', '.join(_CLASSES)}. "
@@ -97,6 +99,13 @@ def load_unigram(
     # Only for ALBERT does the template of tokenizer.json override that of the class.
     folder.check_rows(tokenizer, own_template=has_own_pipeline and name != "AlbertTokenizer")
     return tokenizer
+
+
+def _num_sentinels(folder: TokenizerFolder) -> int | None:
+    """Returns the number of T5's sentinels that the files set or list; None = the usual number."""
+    listed = {*folder.specials_without_role(), *(x["content"] for x in folder.added_tokens())}
+    number = sum(token.startswith("<extra_id_") for token in listed)
+    return folder.config.get("extra_ids", number or None)
 
 
 def _check_pieces(folder: TokenizerFolder, vocabulary: Sequence[str]) -> None:

@@ -17,7 +17,7 @@ from kbert.io.paths import Path
 from kbert.tokenizers.base import Pieces, Tokenizer
 from kbert.tokenizers.offsets import original_ranges
 from kbert.tokenizers.unigram.kernel import UnigramKernel
-from kbert.tokenizers.unigram.layouts import LAYOUTS, PREPARED, layout_named
+from kbert.tokenizers.unigram.layouts import LAYOUTS, PREPARED, layout_named, sentinels
 from kbert.tokenizers.unigram.model import IN_TEXT, SPACE, UNKNOWN, byte_piece, read_model
 from kbert.tokenizers.unigram.normalization import TextPreparation
 
@@ -30,7 +30,7 @@ CONFIG_KEYS = {
 }
 # The bytes of a character after the first.
 _LATER_BYTES = frozenset(map(byte_piece, range(0x80, 0xC0)))
-_DECIDING = ("lowercase", "keep_accents", "preparation", "layout", "source_language")
+_DECIDING = tuple("lowercase keep_accents preparation layout num_sentinels source_language".split())
 _PUNCTUATION = set('!"#$%&()*+,-./:;?@[\\]^_`{|}~')  # no apostrophe, and none of "<=>"
 _ENGLISH_SIGNS = _PUNCTUATION | set(string.ascii_lowercase)
 # Private use characters; those that are in no piece stand for special tokens.
@@ -73,6 +73,8 @@ class UnigramTokenizer(Tokenizer):
             names that are searched for in the vocabulary.
         special_tokens_in_text: whether "[MASK]" in a text becomes the mask id (and so for the
             others). Leave it off for untrusted texts.
+        num_sentinels: number of T5's sentinels, `<extra_id_0>` and so on, after the pieces of the
+            model. None = 100, or 0 if the model has them.
         source_language: code of the language of the texts, such as "de_DE", for the layouts "mbart"
             and "mbart50", whose rows contain it. None = "en_XX", as in transformers.
         target_language: code of the language of `target`; None = `source_language`.
@@ -120,6 +122,7 @@ class UnigramTokenizer(Tokenizer):
         layout: str = "sentencepiece",
         special_tokens: Mapping[str, str] | None = None,
         special_tokens_in_text: bool = False,
+        num_sentinels: int | None = None,
         source_language: str | None = None,
         target_language: str | None = None,
     ) -> None:
@@ -149,6 +152,17 @@ class UnigramTokenizer(Tokenizer):
         pieces = [piece.piece for piece in self._proto.pieces]
         unknown = next(i for i, piece in enumerate(self._proto.pieces) if piece.type == UNKNOWN)
         vocabulary, model_ids = _lay_out(pieces, layout)
+        self.num_sentinels: int | None = None
+        if num_sentinels is not None:
+            if layout != "t5" or type(num_sentinels) is not int or num_sentinels < 0:
+                raise ValueError(
+                    "num_sentinels must be an integer of at least 0, and requires the layout t5. "
+                    f"Received: {num_sentinels!r} with the layout {layout}"
+                )
+            usual_vocabulary = vocabulary
+            vocabulary, model_ids = form.arrange(pieces, sentinels(num_sentinels))
+            if vocabulary != usual_vocabulary:  # otherwise the checksum stays that of None
+                self.num_sentinels = num_sentinels
         usual = {role: _first(names, vocabulary) for role, names in form.roles.items()}
         roles = {"unk": pieces[unknown]} | usual | dict(special_tokens or {})
         missing = [token for token in roles.values() if token and token not in set(vocabulary)]
@@ -229,6 +243,7 @@ class UnigramTokenizer(Tokenizer):
             "layout": self.layout,
             "special_tokens": dict(self.special_tokens),
             "special_tokens_in_text": self.special_tokens_in_text,
+            **({} if self.num_sentinels is None else {"num_sentinels": self.num_sentinels}),
             **(languages if self.languages else {}),
         }
 
@@ -242,8 +257,10 @@ class UnigramTokenizer(Tokenizer):
     def _options(self) -> dict[str, Any]:
         config = {CONFIG_KEYS.get(name, name): x for name, x in self.settings.items()}
         del config["special_tokens"]  # under the names of their roles
-        if self.layout == "t5" and len(self.vocabulary) == len(self._proto.pieces):
-            config["extra_ids"] = 0  # transformers adds 100 tokens unless the model has them
+        config.pop("num_sentinels", None)
+        number = len(self.vocabulary) - len(self._proto.pieces)
+        if self.layout == "t5" and number != len(LAYOUTS["t5"].end):
+            config["extra_ids"] = number  # 0 if the model has them: transformers adds 100 otherwise
         return {"tokenizer_class": self._hugging_face_class, "remove_space": True, **config}
 
     @property

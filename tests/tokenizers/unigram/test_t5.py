@@ -1,6 +1,7 @@
 """T5's and mT5's tokenizers: ids of transformers, and sentinels after the model's pieces."""
 
 import io
+import json
 
 import numpy as np
 import pytest
@@ -80,6 +81,29 @@ def test_padded_rows_equal_transformers(folders):
     np.testing.assert_array_equal(pairs["segment_ids"], second)
     with pytest.raises(ValueError, match=r"max_length must be at least 1 .the special tokens"):
         tokenizer(TEXTS, padding=True, max_length=0)
+
+
+@pytest.mark.parametrize("number", [3, 0])
+def test_another_number_of_sentinels(tmp_path, number):
+    (tmp_path / "spiece.model").write_bytes(trained())
+    path = tmp_path / "tokenizer_config.json"
+    path.write_text(json.dumps({"tokenizer_class": "T5Tokenizer", "extra_ids": number}))
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    tokenizer = kbert.load_tokenizer(tmp_path)
+    assert tokenizer.vocabulary == theirs.convert_ids_to_tokens(range(len(theirs)))
+    tokenizer.save(tmp_path / "saved")
+    again = kbert.load_tokenizer(tmp_path / "saved")
+    assert (again.vocabulary, again.checksum) == (tokenizer.vocabulary, tokenizer.checksum)
+    saved = transformers.AutoTokenizer.from_pretrained(tmp_path / "saved")
+    assert saved.get_vocab() == theirs.get_vocab()
+    with pytest.raises(ValueError, match=r"at least 0, and requires the layout t5. Received: -1"):
+        kbert.load_tokenizer(tmp_path, num_sentinels=-1)
+    listed = [f"<extra_id_{index}>" for index in range(number)]
+    path.write_text(json.dumps({"additional_special_tokens": listed, "extra_ids": number}))
+    assert kbert.load_tokenizer(tmp_path).vocabulary == tokenizer.vocabulary
+    if number:
+        path.write_text(json.dumps({"additional_special_tokens": listed}))
+        assert kbert.load_tokenizer(tmp_path).vocabulary == tokenizer.vocabulary
 
 
 def test_mt5_s_model_has_its_sentinels():
