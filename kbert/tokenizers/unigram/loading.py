@@ -7,7 +7,7 @@ from absl import logging
 
 from kbert.io.paths import Path, read_settings
 from kbert.tokenizers.folder import TokenizerFolder
-from kbert.tokenizers.unigram.layouts import LAYOUTS, PEGASUS_OFFSET, layout_of
+from kbert.tokenizers.unigram.layouts import LAYOUTS, PEGASUS_OFFSET, PREPARED, layout_of
 from kbert.tokenizers.unigram.model import SPACE, model_of_tokenizer_json, read_model
 from kbert.tokenizers.unigram.tokenizer import CONFIG_KEYS, UnigramTokenizer
 
@@ -35,6 +35,8 @@ _GENERAL = ("", "PreTrainedTokenizer", "TokenizersBackend")
 # Normalizer steps of tokenizer.json that `UnigramTokenizer` supports, and supported replacements.
 _NORMALIZERS = ("Lowercase", "NFKD", "Precompiled", "Replace", "Strip", "StripAccents")
 _REPLACED = (("``", '"'), ("''", '"'), (" {2,}", " "), (" {2,}", "▁"))
+# Settings of texts that only the preparation has -> the values that need it.
+_PREPARING = {"lowercase": True, "keep_accents": False}
 _SETTINGS = ("preparation", "layout", "special_tokens_in_text")
 
 
@@ -88,10 +90,11 @@ def load_unigram(
         )
     has_own_pipeline = folder.is_of(_OWN_PIPELINE, {x for x in _MODEL_TYPES if x})
     _check_pipeline(folder)
+    settings |= _named(folder, has_own_pipeline)
+    if has_own_pipeline and not (settings | options).get("preparation"):
+        settings = _without_preparing(folder, name, settings)
     try:
-        tokenizer = UnigramTokenizer(
-            model, **(settings | _named(folder, has_own_pipeline) | options)
-        )
+        tokenizer = UnigramTokenizer(model, **(settings | options))
     except ValueError as error:
         raise ValueError(f"{error} in {path}") from error
     _check_pieces(folder, tokenizer.vocabulary)
@@ -99,6 +102,30 @@ def load_unigram(
     # Only for ALBERT does the template of tokenizer.json override that of the class.
     folder.check_rows(tokenizer, own_template=has_own_pipeline and name != "AlbertTokenizer")
     return tokenizer
+
+
+def _without_preparing(
+    folder: TokenizerFolder, name: str, settings: dict[str, Any]
+) -> dict[str, Any]:
+    """Returns the settings without those that class `name` of transformers ignores, and logs them.
+
+    Raises ValueError if DeBERTa's texts are to be lower-cased.
+    """
+    if settings.get("layout") in PREPARED:
+        return settings
+    path = folder.path / "tokenizer_config.json"
+    ignored = {x for x, value in _PREPARING.items() if settings.get(x) is value}
+    if name == "DebertaV2Tokenizer" and "lowercase" in ignored:
+        raise ValueError(
+            "DeBERTa's texts must not be lower-cased: kbert supports `do_lower_case` only for "
+            f"ALBERT and XLNet. Received: do_lower_case=True in {path}"
+        )
+    for setting in sorted(ignored):
+        logging.info(
+            "%s: `%s` has no effect, as %s of transformers ignores it",
+            path, CONFIG_KEYS[setting], name,
+        )  # fmt: skip
+    return {x: value for x, value in settings.items() if x not in ignored}
 
 
 def _num_sentinels(folder: TokenizerFolder) -> int | None:

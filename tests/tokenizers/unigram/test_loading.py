@@ -104,6 +104,32 @@ def test_deberta_s_tokenizer_json_of_transformers_4(tmp_path, deberta_model):
     assert again.encode(texts).to_list() == tokenizer.encode(texts).to_list()
 
 
+@pytest.mark.parametrize("config", [{"do_lower_case": True}, {"keep_accents": False}])
+def test_case_and_accents_have_no_effect_on_xlm_r(tmp_path, multilingual_model, config, caplog):
+    """As in transformers; ALBERT's preparation has both."""
+    caplog.set_level("INFO", "absl")
+    (tmp_path / "sentencepiece.bpe.model").write_bytes(multilingual_model)
+    path = tmp_path / "tokenizer_config.json"
+    path.write_text(json.dumps({"tokenizer_class": "XLMRobertaTokenizer", **config}))
+    tokenizer = load_tokenizer(tmp_path)
+    assert (tokenizer.lowercase, tokenizer.keep_accents) == (False, True)
+    (key,) = config
+    assert f"{path}: `{key}` has no effect, as XLMRobertaTokenizer" in caplog.text
+    prepared = load_tokenizer(tmp_path, preparation=True)
+    assert (prepared.lowercase, prepared.keep_accents) == (True, False)
+    prepared.save(tmp_path / "saved")
+    assert load_tokenizer(tmp_path / "saved").checksum == prepared.checksum
+
+
+def test_lower_cased_deberta_is_refused(tmp_path, deberta_model):
+    (tmp_path / "spm.model").write_bytes(deberta_model)
+    config = {"tokenizer_class": "DebertaV2Tokenizer", "do_lower_case": True}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    message = "Received: do_lower_case=True in .*tokenizer_config.json"
+    with pytest.raises(ValueError, match=message):
+        load_tokenizer(tmp_path)
+
+
 def test_a_class_of_which_nothing_is_known_is_refused(folder):
     (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "BigBirdTokenizer"}')
     with pytest.raises(ValueError, match=r"Pass preparation=False .*of class BigBirdTokenizer"):
