@@ -32,6 +32,8 @@ _MODEL_TYPES: dict[str | None, str] = {
 _OWN_PIPELINE = frozenset(name.removesuffix("Tokenizer") for name in _CLASSES)
 # Classes that run any tokenizer.json: the kind is inferred from the pieces.
 _GENERAL = ("", "PreTrainedTokenizer", "TokenizersBackend")
+# Classes of other models that some folders name next to a unigram tokenizer.json.
+_OTHER_MODELS = ("BertTokenizer", "RobertaTokenizer")
 # Normalizer steps of tokenizer.json that `UnigramTokenizer` supports, and supported replacements.
 _NORMALIZERS = ("Lowercase", "NFKD", "Precompiled", "Replace", "Strip", "StripAccents")
 _REPLACED = (("``", '"'), ("''", '"'), (" {2,}", " "), (" {2,}", "▁"))
@@ -85,8 +87,8 @@ def load_unigram(
     elif "preparation" not in options:
         raise ValueError(
             f"The text preparation before SentencePiece is known only for {', '.join(_CLASSES)}. "
-            f"Pass preparation=False for none, or True for ALBERT's. Received: {path} of class "
-            f"{name or 'unknown'}"
+            "Pass preparation=False for none, or True for ALBERT's, and layout= if the ids are not "
+            f"the model's ('fairseq': XLM-R's). Received: {path} of class {name or 'unknown'}"
         )
     has_own_pipeline = folder.is_of(_OWN_PIPELINE, {x for x in _MODEL_TYPES if x})
     _check_pipeline(folder)
@@ -200,6 +202,12 @@ def _class_name(folder: TokenizerFolder, path: Path, pieces: list[str]) -> str:
     name = folder.class_name
     if name not in _CLASSES:
         name = _MODEL_TYPES.get(folder.model_config.get("model_type"), name)
+    if name in _OTHER_MODELS and path.name == "tokenizer.json":
+        logging.warning(
+            "%s: read as written, because %s has no unigram model; transformers 5 gives other ids",
+            path, name,
+        )  # fmt: skip
+        name = "PreTrainedTokenizer"
     if name in _GENERAL:
         layout = layout_of(pieces)
         if layout is None and path.name == "sentencepiece.bpe.model":

@@ -4,6 +4,8 @@ import base64
 import json
 
 import pytest
+from tokenizers import Tokenizer
+from transformers import AutoTokenizer
 
 from kbert.tokenizers import UnigramTokenizer, load_tokenizer
 
@@ -128,6 +130,26 @@ def test_lower_cased_deberta_is_refused(tmp_path, deberta_model):
     message = "Received: do_lower_case=True in .*tokenizer_config.json"
     with pytest.raises(ValueError, match=message):
         load_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["BertTokenizer", "RobertaTokenizerFast"])
+def test_a_unigram_tokenizer_json_beside_a_class_of_another_kind(
+    tmp_path, multilingual_model, name, caplog
+):
+    """As in paraphrase-multilingual-MiniLM-L12-v2, and in a Polish RoBERTa."""
+    (tmp_path / "sentencepiece.bpe.model").write_bytes(multilingual_model)
+    path = tmp_path / "tokenizer_config.json"
+    path.write_text('{"tokenizer_class": "XLMRobertaTokenizer"}')
+    AutoTokenizer.from_pretrained(tmp_path).save_pretrained(tmp_path / "json")
+    path = tmp_path / "json/tokenizer_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "tokenizer_class": name}))
+    ours, theirs = load_tokenizer(tmp_path / "json"), path.with_name("tokenizer.json")
+    assert f"{theirs}: read as written, because {name.removesuffix('Fast')} has" in caplog.text
+    texts = ["the rivers of Łódź", "mountains"]
+    expected = [x.ids for x in Tokenizer.from_file(str(theirs)).encode_batch(texts)]
+    padded = ours(texts, padding=True)
+    for ids, row in zip(expected, padded["token_ids"].numpy().tolist(), strict=True):
+        assert row == ids + [ours.pad_id] * (len(row) - len(ids))
 
 
 def test_a_class_of_which_nothing_is_known_is_refused(folder):
