@@ -52,6 +52,8 @@ def check_entries(
     broken_rule: Callable[[str], str | None],
     source: str | None,
     lines: Sequence[int] | None = None,
+    *,
+    allow_empty: bool = False,
 ) -> None:
     """Raises ValueError for an empty, invalid or duplicate entry, or a missing special one.
 
@@ -64,6 +66,7 @@ def check_entries(
         broken_rule: function from an entry to the rule that it breaks, or None.
         source: the file of the entries, for error messages; None = they come from a list.
         lines: line number of each entry in the file, from 1; None = one entry per line.
+        allow_empty: whether one entry may be empty.
     """
 
     def position(index: int) -> str:
@@ -76,7 +79,7 @@ def check_entries(
             raise TypeError(
                 f"A vocabulary must be a sequence of str. Received: {value!r} at {position(index)}."
             )
-        if value == "":
+        if value == "" and not allow_empty:
             raise ValueError(
                 f"A vocabulary must not contain empty {entry}s. Received: {position(index)} is "
                 "empty."

@@ -452,13 +452,13 @@ def _pieces_of_words(nodes: _Nodes, words: str, tokenizer: WordPieceTokenizer) -
         number,
         outputs=4,
         domain=_EXTENSION,
-        vocab=json.dumps({piece: i for i, piece in enumerate(tokenizer.vocabulary)}),
+        vocab=json.dumps({piece: i for i, piece in enumerate(tokenizer.model_pieces)}),
         suffix_indicator="##",
         unknown_token=tokenizer.unk_token,
         max_input_chars_per_word=tokenizer.max_word_characters,
     )
     unknown = nodes.integer(tokenizer.unk_id)
-    ids = nodes.lookup(pieces, tokenizer.vocabulary, default=tokenizer.unk_id)
+    ids = nodes.lookup(pieces, tokenizer.model_pieces, default=tokenizer.unk_id)
     word_of = nodes.running_sum(nodes.marks(ids, starts))
     word_of = nodes.add("Sub", word_of, nodes.integer(1))
     # For an unknown word the extension returns the subwords that it found, and then [UNK].

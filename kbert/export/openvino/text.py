@@ -135,7 +135,7 @@ def _wordpieces(steps: Any, texts: list[Any], tokenizer: WordPieceTokenizer) -> 
     splitting = [
         steps.RegexSplitStep(" +"),
         steps.WordPieceTokenizationStep(
-            tokenizer.vocabulary,
+            tokenizer.model_pieces,
             tokenizer.unk_token,
             max_bytes_per_word=BYTES_PER_CHARACTER * longest,
         ),

@@ -136,17 +136,17 @@ class WordPieceTokenizer(Tokenizer):
         )
         self._in_given = self._segments(early)
         self._in_normal = self._segments(self.normalized_tokens)
-        # Added tokens may contain what other tokens cannot. The placeholder has punctuation inside,
-        # so that no word equals it.
-        pieces = list(vocabulary)
-        for token in self.added_tokens:
-            pieces[self._id_of[token]] = f"[added{self._id_of[token]}]"
-        self._model_pieces = pieces
+        # Added tokens may contain what other tokens cannot, and kernels refuse an empty piece. The
+        # placeholder has punctuation inside, so that no word equals it.
+        placeholders = {*self.added_tokens, ""}
+        self.model_pieces = [
+            f"[added{i}]" if piece in placeholders else piece for i, piece in enumerate(vocabulary)
+        ]
 
     @functools.cached_property
     def _kernel(self) -> WordPieceKernel:
         return WordPieceKernel(
-            self._model_pieces, self.unk_id, self.split_chinese, self.max_word_characters
+            self.model_pieces, self.unk_id, self.split_chinese, self.max_word_characters
         )
 
     def _array_encoder(self) -> ArrayEncoder:

@@ -44,8 +44,9 @@ def read_vocabulary(path: str | os.PathLike) -> list[str]:
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: the file is not UTF-8, a line is empty, repeated, too long or contains U+0000
-            (the message names file and line), or a special token is missing (it names the file).
+        ValueError: the file is not UTF-8, the last line is empty, a line is repeated, too long or
+            contains U+0000 (the message names file and line), or a special token is missing (it
+            names the file).
 
     Example:
         >>> import tempfile
@@ -76,7 +77,7 @@ def save_vocabulary(vocabulary: Sequence[str], path: str | os.PathLike) -> None:
 
 
 def check_vocabulary(vocabulary: Sequence[str], source: str | None = None) -> None:
-    """Raises ValueError for an empty or duplicate token, or a missing special token.
+    """Raises ValueError for a duplicate token, an empty last one, or a missing special token.
 
     Raises too if a token has a line end or U+0000 or, without "##", more than 256 bytes; and
     TypeError if it is not a str.
@@ -85,7 +86,10 @@ def check_vocabulary(vocabulary: Sequence[str], source: str | None = None) -> No
         vocabulary: tokens in the order of their ids.
         source: the file of the vocabulary, for error messages; None = it comes from a list.
     """
-    check_entries(vocabulary, "piece", special_tokens(vocabulary), _broken_rule, source)
+    # Legal-BERT has an empty piece; an empty last line is one line end too many.
+    allow_empty = list(vocabulary[-1:]) != [""]
+    specials = special_tokens(vocabulary)
+    check_entries(vocabulary, "piece", specials, _broken_rule, source, allow_empty=allow_empty)
 
 
 def _broken_rule(piece: str) -> str | None:

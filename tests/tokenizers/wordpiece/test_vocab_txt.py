@@ -1,10 +1,12 @@
 """Reading, checking and writing vocab.txt."""
 
 import pytest
+from transformers import AutoTokenizer
 
 from kbert.tokenizers import (
     SPECIAL_TOKENS,
     WordPieceTokenizer,
+    load_tokenizer,
     read_vocabulary,
     save_vocabulary,
 )
@@ -36,8 +38,8 @@ def test_windows_line_ends_byte_order_mark_and_missing_last_line_feed(tmp_path):
     [
         ("\n".join([*GOOD, "pen"]), r"vocab.txt, line 6 and again at .*vocab.txt, line 8"),
         (
-            "\n".join([*GOOD[:3], "", *GOOD[3:]]),
-            r"not contain empty pieces. Received: .*vocab.txt, line 4",
+            "\n".join([*GOOD[:3], "", "", *GOOD[3:]]),
+            r"Received: '' at .*vocab.txt, line 4 and again at .*vocab.txt, line 5",
         ),
         ("\n".join(GOOD) + "\n\n", r"not contain empty pieces. Received: .*vocab.txt, line 8"),
         ("\n".join(GOOD[2:]), r"vocab.txt without \[PAD\], \[UNK\]"),
@@ -50,6 +52,22 @@ def test_windows_line_ends_byte_order_mark_and_missing_last_line_feed(tmp_path):
 def test_a_bad_file_names_file_and_line(tmp_path, content, message):
     with pytest.raises(ValueError, match=message):
         WordPieceTokenizer(written(tmp_path, content))
+
+
+def test_one_piece_may_be_empty(tmp_path):
+    """As the piece 208 of legal-BERT; no text contains it."""
+    pieces = [*GOOD[:5], "", "pen", "##s"]
+    tokenizer = WordPieceTokenizer(written(tmp_path, "\n".join(pieces)))
+    assert tokenizer.vocabulary == pieces
+    texts = ["pens", "", " ", "x", "[added5] pens"]
+    expected = [[6, 7], [], [], [1], [1, 1, 1, 6, 7]]
+    assert tokenizer.encode(texts).to_list() == expected
+    assert tokenizer.array_encoder(texts).to_list() == expected
+    assert tokenizer.decode([5, 6, 7]).split() == ["pens"]
+    tokenizer.save(tmp_path / "saved")
+    assert load_tokenizer(tmp_path / "saved").checksum == tokenizer.checksum
+    theirs = AutoTokenizer.from_pretrained(tmp_path / "saved")
+    assert [theirs(text, add_special_tokens=False).input_ids for text in texts] == expected
 
 
 def test_a_bad_list_names_the_entry():
