@@ -97,7 +97,10 @@ class Task(TrainStep, keras.Model):
 
     def _settings_changed(self) -> None:
         """Drops what was computed with other settings; raises ValueError if they do not fit."""
-        self.train_function = self.test_function = self.predict_function = None
+        if self.train_function is not None:  # perhaps in the middle of `fit`, by a callback
+            self.make_train_function(force=True)
+        if self.test_function is not None:
+            self.make_test_function(force=True)
 
     @property
     def model(self) -> keras.Model:

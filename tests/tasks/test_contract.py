@@ -129,6 +129,21 @@ def test_after_a_setting_changed_a_task_is_as_one_made_with_it(encoder, tokenize
 
 
 @pytest.mark.graphs
+def test_a_callback_may_change_a_setting(encoder, tokenizer):
+    class Hotter(keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch, logs=None):
+            task.cosine_scale = (20.0, 1.0)[epoch]
+
+    task = kbert.TextEmbedder(encoder, tokenizer)
+    pairs = [("the fox", "a dog"), ("the king", "the queen")]
+    options = {"epochs": 2, "learning_rate": 1e-9, "verbose": 0}
+    first, second = task.fit(pairs, callbacks=[Hotter()], **options).history["loss"]
+    other = kbert.TextEmbedder(encoder, tokenizer, cosine_scale=1.0)
+    assert second == pytest.approx(other.fit(pairs, **options).history["loss"][1], abs=0.05)
+    assert abs(first - second) > 0.1
+
+
+@pytest.mark.graphs
 def test_an_evaluation_in_between_changes_no_later_loss(encoder, tokenizer):
     pairs, scores = [("the fox", "a dog"), ("the king", "the queen")], [0.1, 0.9]
     losses = []
