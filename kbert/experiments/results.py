@@ -138,14 +138,15 @@ class Series:
         """Returns metric -> its value in every run, in the order of execution.
 
         A run whose model never predicts a type of entities that the labels lack has no F1 of that
-        type: it counts as 0.
+        type: it counts as 0. Any other metric of the first run must be in all of them.
 
         Args:
             data: "dev" or "test"; without labelled test data the result is {}.
         """
         values = [getattr(result, data) or {} for result in self.results]
-        names = dict.fromkeys(chain.from_iterable(values))
-        return {name: [value.get(name, 0.0) for value in values] for name in names}
+        types = [name for name in chain.from_iterable(values) if name.startswith("f1_")]
+        missing = dict.fromkeys(types, 0.0)
+        return {name: [(missing | value)[name] for value in values] for name in values[0] | missing}
 
     def summary(self, data: str = "dev") -> dict[str, tuple[float, float]]:
         """Returns metric -> (mean, sample standard deviation) over the runs.
