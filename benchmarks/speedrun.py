@@ -57,8 +57,23 @@ def muon() -> keras.optimizers.Optimizer:
     )
 
 
+class ScheduleFreeAdamW(keras.optimizers.ScheduleFreeAdamW):
+    """Keras', whose own step (3.15) on TensorFlow reads the sequence after it has written it."""
+
+    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+        index, step = self._get_variable_index(variable), tf.cast(self.iterations + 1, tf.float32)
+        sequence, second_moment = self._momentums[index], self._velocities[index]
+        share = 1 - self.beta_1  # of the sequence in the weights; the rest is its average
+        average = (variable - share * sequence) / self.beta_1
+        second_moment.assign_add((tf.square(gradient) - second_moment) * (1 - self.beta_2))
+        corrected = second_moment / (1 - tf.pow(self.beta_2, step))
+        moved = sequence - learning_rate * gradient / (tf.sqrt(corrected) + self.epsilon)
+        sequence.assign(moved)
+        variable.assign(share * moved + self.beta_1 * (average + (moved - average) / step))
+
+
 def schedule_free() -> keras.optimizers.Optimizer:
-    return keras.optimizers.ScheduleFreeAdamW(RATE, beta_2=0.98, weight_decay=0.01)
+    return ScheduleFreeAdamW(RATE, beta_2=0.98, weight_decay=0.01)
 
 
 # Shares of the time, and what is other in them; as many tokens a batch as the first row has.
@@ -135,7 +150,7 @@ def race(corpus: experiments.Corpus, row: dict[str, Any], minutes: float, seed: 
             tokens += int(tf.reduce_sum(tf.cast(batch["padding_mask"] > 0, tf.int32)))
             losses.append(float(step(iter([batch]))["mlm_loss"]))
         begun += time_left
-    if isinstance(task.optimizer, keras.optimizers.ScheduleFreeAdamW):
+    if isinstance(task.optimizer, ScheduleFreeAdamW):
         use_averages(task)
     if not math.isfinite(losses[-1]):
         return {"bits": math.nan, "accuracy": 0.0, "steps": len(losses), "tokens": tokens}

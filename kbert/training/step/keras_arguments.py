@@ -123,6 +123,40 @@ def check_compile(optimizer: Any, positional: tuple[Any, ...], others: Mapping[s
         )
 
 
+def check_optimizer(optimizer: keras.optimizers.Optimizer) -> None:
+    """Raises ValueError for an optimizer that contradicts the step, or that Keras gets wrong.
+
+    Args:
+        optimizer: the one that `compile` was given.
+
+    Example:
+        >>> check_optimizer(keras.optimizers.AdamW(clipnorm=2.0))
+        Traceback (most recent call last):
+        ValueError: The optimizer must not clip or accumulate gradients, since the training step \
+does so itself, after summing over the replicas: pass `clip_norm` and `micro_batches` to compile() \
+instead. Received: AdamW with {'clipnorm': 2.0}
+    """
+    names = ("clipnorm", "clipvalue", "global_clipnorm", "gradient_accumulation_steps")
+    if found := {
+        name: getattr(optimizer, name) for name in names if getattr(optimizer, name, None)
+    }:
+        raise ValueError(
+            "The optimizer must not clip or accumulate gradients, since the training step does "
+            "so itself, after summing over the replicas: pass `clip_norm` and `micro_batches` "
+            f"to compile() instead. Received: {type(optimizer).__name__} with {found}"
+        )
+    schedule_free = keras.optimizers.ScheduleFreeAdamW
+    # It keeps a variable, not its value, and reads it after the update: tests/training/step.
+    if keras.backend.backend() == "tensorflow" and (
+        getattr(type(optimizer), "update_step", None) is schedule_free.update_step
+    ):
+        raise ValueError(
+            "Keras' ScheduleFreeAdamW computes wrong updates on TensorFlow (Keras 3.15): weights "
+            "hardly move after some hundred steps. Use another optimizer, or KERAS_BACKEND=jax. "
+            f"Received: {type(optimizer).__name__}"
+        )
+
+
 def check_callbacks(model: Any, callbacks: Any, *, in_run: bool) -> None:
     """Raises for Keras callbacks that would fail after an epoch, or have no effect.
 

@@ -29,7 +29,7 @@ from kbert.core.contexts import auxiliary_losses, fusion, recomputation
 from kbert.core.in_memory import is_dataset
 from kbert.core.late import tf
 from kbert.core.types import Pair, PathLike, Tensor, Tensors
-from kbert.training.step.keras_arguments import check_callbacks, check_compile
+from kbert.training.step.keras_arguments import check_callbacks, check_compile, check_optimizer
 from kbert.training.step.loss_scale import LossScale
 from kbert.training.step.ratios import DataPosition, Ratios, divide
 from kbert.training.step.state import (
@@ -194,18 +194,7 @@ class TrainStep(_Base):
         """
         check_compile(optimizer, positional, others)
         optimizer = keras.optimizers.get(optimizer)
-        setting_names = ("clipnorm", "clipvalue", "global_clipnorm", "gradient_accumulation_steps")
-        conflicts = {
-            name: getattr(optimizer, name)
-            for name in setting_names
-            if getattr(optimizer, name, None)
-        }
-        if conflicts:
-            raise ValueError(
-                "The optimizer must not clip or accumulate gradients, since the training step does "
-                "so itself, after summing over the replicas: pass `clip_norm` and `micro_batches` "
-                f"to compile() instead. Received: optimizer with {conflicts}"
-            )
+        check_optimizer(optimizer)
         if micro_batches < 1:
             raise ValueError(f"`micro_batches` must be at least 1. Received: {micro_batches}")
         if clip_norm is not None and not clip_norm > 0:
