@@ -101,6 +101,7 @@ class Distiller(KerasEdits, TrainStep, keras.Model):
         for term in self.terms:
             self._returned |= term.returned
         self.student = student
+        student.trainers.add(self)
         # Hidden in a function, so that Keras neither counts, trains nor saves the teacher.
         self._teacher = lambda: teacher
         self._cache: Callable[[], Any] = lambda: None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import weakref
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -94,13 +95,13 @@ class Task(TrainStep, keras.Model):
         super().__init__(name=name, dtype=model.dtype_policy)
         # A tokenizer of characters has no vocabulary; tasks that need one raise.
         self.tokenizer: Tokenizer | Any = tokenizer
+        # What else trains it, and so has graphs with its settings: several tasks, a distiller.
+        self.trainers: weakref.WeakSet[TrainStep] = weakref.WeakSet()
 
     def _settings_changed(self) -> None:
         """Drops what was computed with other settings; raises ValueError if they do not fit."""
-        if self.train_function is not None:  # perhaps in the middle of `fit`, by a callback
-            self.make_train_function(force=True)
-        if self.test_function is not None:
-            self.make_test_function(force=True)
+        for model in (self, *self.trainers):
+            model.trace_anew()
 
     @property
     def model(self) -> keras.Model:

@@ -11,7 +11,16 @@ import pytest
 import kbert
 from kbert.core import registry
 from kbert.core.options import option
-from kbert.tasks import FineTuningTask, RowOptions, TableTask, TextClassifier, TextRegressor
+from kbert.distillation import Distiller, OwnLoss
+from kbert.tasks import (
+    FineTuningTask,
+    MultiTask,
+    RowOptions,
+    TableTask,
+    TextClassifier,
+    TextRegressor,
+)
+from kbert.training import AdamW
 from tests.harness import assert_close
 
 ROOT = Path(kbert.__path__[0]).parent
@@ -141,6 +150,32 @@ def test_a_callback_may_change_a_setting(encoder, tokenizer):
     other = kbert.TextEmbedder(encoder, tokenizer, cosine_scale=1.0)
     assert second == pytest.approx(other.fit(pairs, **options).history["loss"][1], abs=0.05)
     assert abs(first - second) > 0.1
+
+
+PAIRS = [("the fox", "a dog"), ("the king", "the queen")]
+
+
+def several(task):
+    return MultiTask({"alike": task}), {"alike": PAIRS}
+
+
+def student(task):
+    teacher = kbert.TextEmbedder(task.encoder, task.tokenizer)
+    return Distiller(task, teacher, [OwnLoss()]), PAIRS
+
+
+@pytest.mark.graphs
+@pytest.mark.parametrize("trained_by", [several, student])
+def test_a_setting_reaches_what_else_trains_the_task(trained_by, encoder, tokenizer):
+    task = kbert.TextEmbedder(encoder, tokenizer)
+    trainer, data = trained_by(task)
+    trainer.compile(AdamW(1e-9))
+    losses = []
+    for scale in (20.0, 1.0, 1.0):
+        task.cosine_scale = scale
+        losses += trainer.fit(data, epochs=1, verbose=0).history["loss"]
+    assert losses[1] == pytest.approx(losses[2], abs=0.05)
+    assert abs(losses[0] - losses[1]) > 0.1
 
 
 @pytest.mark.graphs

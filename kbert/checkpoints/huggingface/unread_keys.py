@@ -41,7 +41,7 @@ _HARMLESS = re.compile(
             r"_\w+|(unsloth|wandb|mlflow|sagemaker|neptune|comet|hf|sbert)_\w+",
             # Files, names and versions of programs, data and models.
             r"\w+_(file|path|url|dir)|author|commit_hash|description|license|tags",
-            r"((model|torch|pytorch|tokenizers|datasets|library|framework)_)?version",
+            r"((model|kobart|torch|pytorch|tokenizers|datasets|library|framework)_)?version",
             r"(base_)?model_name(_or_path)?|dataset(s|_name)?|library_name|pipeline_tag|task_name",
             # The tokenizer: everything before there are token ids.
             r"(bos|eos|unk|sep|pad|cls|mask|start|end)_token(_id)?|(padding|truncation)_side",

@@ -104,6 +104,8 @@ class MultiTask(KerasEdits, TrainStep, keras.Model):
         if self.metrics_of_tasks:
             self.check_names(self.metrics_of_tasks, all_of_them=False)
         self.built = True
+        for task in self.tasks.values():
+            task.trainers.add(self)
 
     @property
     def encoder(self) -> keras.Model:

@@ -339,6 +339,13 @@ class TrainStep(_Base):
         """Returns the function that Keras calls for each evaluation step; `force` makes it anew."""
         return engine.make_test_function(self, force, super().make_test_function)
 
+    def trace_anew(self) -> None:
+        """Drops the graphs of the steps, if any: also in the middle of `fit`, by a callback."""
+        if self.train_function is not None:
+            self.make_train_function(force=True)
+        if self.test_function is not None:
+            self.make_test_function(force=True)
+
     @property
     def _num_terms(self) -> int:
         return self.step_state.num_terms

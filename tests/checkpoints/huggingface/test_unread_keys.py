@@ -24,6 +24,7 @@ HARMLESS = {
     "model_name": "mine",
     "license": "mit",
     "torch_version": "2.1",
+    "kobart_version": 2.0,
     # The tokenizer's.
     "model_max_length": 512,
     "max_seq_length": 128,
