@@ -82,7 +82,7 @@ setup(
         "tensorflow-text>=2.21,<2.22",
         "keras>=3.15",
         # Brings keras_hub, which is imported where its presets are read and written
-        # (kbert/checkpoints/keras_hub) and checked (kbert/conversion/check.py).
+        # (kbert/checkpoints/keras_hub) and checked (kbert/conversion/checking.py).
         "keras-nlp",
         "tensorflow-datasets",
         "importlib_resources",  # tensorflow-datasets imports it without saying so
