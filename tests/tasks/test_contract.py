@@ -7,11 +7,14 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
+from keras import ops
 
 import kbert
 from kbert.core import registry
 from kbert.core.options import option
 from kbert.distillation import Distiller, OwnLoss
+from kbert.edit import adapters
+from kbert.edit.adapters.base import weights_of
 from kbert.tasks import (
     FineTuningTask,
     MultiTask,
@@ -21,7 +24,8 @@ from kbert.tasks import (
     TextRegressor,
 )
 from kbert.training import AdamW
-from tests.harness import assert_close
+from tests.harness import assert_close, randomise
+from tests.tasks import toy
 
 ROOT = Path(kbert.__path__[0]).parent
 KINDS = sorted(kind for kind in registry.names("task"))
@@ -153,6 +157,38 @@ def test_a_callback_may_change_a_setting(encoder, tokenizer):
 
 
 PAIRS = [("the fox", "a dog"), ("the king", "the queen")]
+
+
+@pytest.mark.graphs
+def test_the_graphs_of_a_compiled_task_have_the_active_adapter(encoder, tokenizer):
+    task = kbert.TextRegressor(encoder, tokenizer)
+    for name in ("first", "second"):
+        adapters.add(task, "lora", name=name, rank=2, alpha=32.0)
+    adapters.activate(task, "first")
+    task.compile(AdamW(1e-2))
+    task.fit(["the fox", "a dog"], [0.0, 1.0], verbose=0)
+    before = [ops.convert_to_numpy(x) for x in weights_of(encoder, "first")]
+    adapters.activate(task, "second")
+    with pytest.raises(ValueError, match="call `compile` again"):
+        task.fit(["the fox", "a dog"], [0.0, 1.0], verbose=0)
+    task.compile(AdamW(1e-2))
+    task.fit(["the fox", "a dog"], [0.0, 1.0], verbose=0)
+    for old, weight in zip(before, weights_of(encoder, "first"), strict=True):
+        np.testing.assert_array_equal(ops.convert_to_numpy(weight), old)
+
+
+@pytest.mark.graphs
+def test_an_evaluation_has_the_active_adapter(encoder, tokenizer):
+    task = kbert.tasks.Pretraining(encoder, tokenizer)
+    batches = toy.batches(tokenizer).take(2)
+    adapters.add(task, "lora", name="one", rank=2)
+    randomise(task)
+    task.compile(AdamW(1e-2))
+    losses = [task.evaluate(batches, verbose=0, return_dict=True)["mlm_loss"]]
+    adapters.activate(encoder, None)
+    adapters.activate(task, None)
+    losses.append(task.evaluate(batches, verbose=0, return_dict=True)["mlm_loss"])
+    assert abs(losses[0] - losses[1]) > 1e-4  # 0 if the graph is the same
 
 
 def several(task):

@@ -83,13 +83,17 @@ class LayerDrop(keras.callbacks.Callback):
         self._blocks = list(encoder.blocks)
         for layer, block in enumerate(self._blocks):
             block.is_left_out = functools.partial(self._is_left_out_now, layer)
-        self._trace_anew()
+        self.model.make_train_function(force=True)  # the traced one does not skip layers
 
     def on_train_end(self, logs: Logs = None) -> None:
+        self.release()
+
+    def release(self) -> None:
+        """Has the model run all layers again; `fit` calls it also if it fails."""
         for block in self._blocks:
             block.is_left_out = None
+            self.model.train_function = None  # its graph still skips layers
         self._blocks = []
-        self._trace_anew()
 
     def _is_left_out_now(self, layer: int) -> Tensor:
         return self._is_left_out(layer, self.model.optimizer.iterations.value)
@@ -100,7 +104,3 @@ class LayerDrop(keras.callbacks.Callback):
         seed = tf.stack([tf.cast(step, tf.int32), tf.constant(self.seed, tf.int32)])
         # Element `layer` of the step's stream: consecutive seeds are as independent as any others.
         return tf.random.stateless_uniform([layer + 1], seed)[layer] < self.rate
-
-    def _trace_anew(self) -> None:
-        """Retraces the train step: the traced one does not skip layers yet, or still skips them."""
-        self.model.make_train_function(force=True)

@@ -96,7 +96,7 @@ class MagnitudePruning(GradualPruning):
         with self.model.distribute_strategy.scope():
             kernels = _kernels(self.model, self.settings.kernels)
             self._masked = {name: _Mask(kernel) for name, kernel in kernels.items()}
-        self._trace_anew()
+        self.model.make_train_function(force=True)  # the traced one lacks the masks
 
     def on_train_batch_begin(self, batch: int, logs: Logs = None) -> None:
         # Before an update, not after it: a run that resumes from a checkpoint between two updates
@@ -108,15 +108,15 @@ class MagnitudePruning(GradualPruning):
             self.may_be_best = step >= self.end_step
 
     def on_train_end(self, logs: Logs = None) -> None:
-        for mask in self._masked.values():
-            mask.release()
-        self._masked = {}
-        self._trace_anew()
+        self.release()
         super().on_train_end(logs)
 
-    def _trace_anew(self) -> None:
-        """Retraces the train step, because a traced one lacks the masks or still applies them."""
-        self.model.make_train_function(force=True)
+    def release(self) -> None:
+        """Lets the kernels' zeros change again; `fit` calls it also if it fails."""
+        for mask in self._masked.values():
+            mask.release()
+            self.model.train_function = None  # its graph still applies the masks
+        self._masked = {}
 
 
 def sparsity(model: Any, kernels: str | Sequence[str] = BLOCKS) -> dict[str, float]:
@@ -151,9 +151,7 @@ class _Mask:
     """
 
     def __init__(self, kernel: keras.Variable) -> None:
-        # After a run that ended with an error, its mask is still the constraint.
-        constraint = kernel.constraint
-        self._before: Any = constraint._before if isinstance(constraint, _Mask) else constraint
+        self._before: Any = kernel.constraint
         self._kernel = kernel
         self._left = keras.Variable(kernel.numpy() != 0, dtype="bool", trainable=False, name="left")
         kernel.constraint = self

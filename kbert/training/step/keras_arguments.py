@@ -1,6 +1,6 @@
 """Keras arguments that kbert does not accept: each raises an error that names the alternative."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
@@ -154,6 +154,25 @@ instead. Received: AdamW with {'clipnorm': 2.0}
             "Keras' ScheduleFreeAdamW computes wrong updates on TensorFlow (Keras 3.15): weights "
             "hardly move after some hundred steps. Use another optimizer, or KERAS_BACKEND=jax. "
             f"Received: {type(optimizer).__name__}"
+        )
+
+
+def check_weights(optimizer: keras.optimizers.Optimizer, weights: Sequence[keras.Variable]) -> None:
+    """Raises ValueError if a built optimizer has no state for the weights that are trained now.
+
+    JAX passes its state by position, so there the weights must be the same.
+    """
+    built = optimizer._trainable_variables
+    known = set(map(id, built))
+    others = [weight.path for weight in weights if id(weight) not in known]
+    if keras.backend.backend() == "jax" and not others and len(weights) < len(built):
+        ids = set(map(id, weights))
+        others = [weight.path for weight in built if id(weight) not in ids]
+    if others:
+        raise ValueError(
+            "The optimizer was built for other weights than those that are trained now, such as "
+            "before an edit or with another `freeze`: call `compile` again, with a new optimizer. "
+            f"Received: {len(others)} weights that differ, such as {others[0]}"
         )
 
 

@@ -29,7 +29,12 @@ from kbert.core.contexts import auxiliary_losses, fusion, recomputation
 from kbert.core.in_memory import is_dataset
 from kbert.core.late import tf
 from kbert.core.types import Pair, PathLike, Tensor, Tensors
-from kbert.training.step.keras_arguments import check_callbacks, check_compile, check_optimizer
+from kbert.training.step.keras_arguments import (
+    check_callbacks,
+    check_compile,
+    check_optimizer,
+    check_weights,
+)
 from kbert.training.step.loss_scale import LossScale
 from kbert.training.step.ratios import DataPosition, Ratios, divide
 from kbert.training.step.state import (
@@ -251,8 +256,12 @@ class TrainStep(_Base):
         check_callbacks(self, kwargs.get("callbacks"), in_run=False)
         if is_dataset(x) or isinstance(x, Generator):
             kwargs.setdefault("shuffle", False)  # else Keras warns that it cannot
-        with _to_the_end(kwargs.get("steps_per_epoch")):
-            return super().fit(x, *args, verbose=keras_verbosity(verbose), **kwargs)
+        try:
+            with _to_the_end(kwargs.get("steps_per_epoch")):
+                return super().fit(x, *args, verbose=keras_verbosity(verbose), **kwargs)
+        except BaseException:
+            _release(kwargs.get("callbacks"))
+            raise
 
     def evaluate(
         self, x: Any = None, *args: Any, verbose: str | int = "auto", **kwargs: Any
@@ -331,12 +340,27 @@ class TrainStep(_Base):
     def make_train_function(self, force: bool = False) -> Any:
         """Returns the function that Keras calls for each training step; `force` makes it anew.
 
-        On TensorFlow it runs `train_step` on every replica.
+        On TensorFlow it runs `train_step` on every replica. It is also made anew if the function
+        of earlier steps trains other weights, or has another edit of the model.
+
+        Raises:
+            ValueError: the optimizer was built for other weights than those that are trained now.
         """
+        weights = self.trainable_variables
+        force |= self.step_state.is_new("train", self._active_edits(), weights)
+        if self.optimizer.built:
+            check_weights(self.optimizer, weights)
         return engine.make_train_function(self, force, super().make_train_function)
 
+    def _active_edits(self) -> list[Any]:
+        return [getattr(layer, "traced_variant", None) for layer in self._flatten_layers()]
+
     def make_test_function(self, force: bool = False) -> Any:
-        """Returns the function that Keras calls for each evaluation step; `force` makes it anew."""
+        """Returns the function that Keras calls for each evaluation step; `force` makes it anew.
+
+        It is also made anew if the function of earlier steps has another edit of the model.
+        """
+        force |= self.step_state.is_new("test", self._active_edits(), [])
         return engine.make_test_function(self, force, super().make_test_function)
 
     def trace_anew(self) -> None:
@@ -512,6 +536,17 @@ class TrainStep(_Base):
             return ops.reshape(x, (-1, parts, *ops.shape(x)[1:]))
 
         return keras.tree.map_structure(split, batch)
+
+
+def _release(callbacks: Any) -> None:
+    """Undoes what callbacks changed in the model: after an error Keras calls no `on_train_end`.
+
+    Args:
+        callbacks: the argument of `fit`, or a `keras.callbacks.CallbackList`.
+    """
+    for callback in keras.tree.flatten(getattr(callbacks, "callbacks", callbacks)):
+        if hasattr(callback, "release"):
+            callback.release()
 
 
 @contextlib.contextmanager

@@ -66,6 +66,7 @@ class StepState:
         num_terms: number of losses and metrics.
         by_default: whether `fit` compiled the model because the user had not.
         fused: whether layers may run functions that are compiled for each shape of a batch.
+        traced: step -> active edits and trained weights that its function was made for.
     """
 
     def __init__(self) -> None:
@@ -76,6 +77,21 @@ class StepState:
         self.loss_scale: LossScale | None = None
         self.loss_names: tuple[str, ...] = ()
         self.num_terms = 0
+        self.traced: dict[str, tuple[list[Any], list[keras.Variable]]] = {}
+
+    def is_new(self, step: str, edits: list[Any], weights: list[keras.Variable]) -> bool:
+        """Whether the function of a step was made for other edits or weights; keeps the new ones.
+
+        Args:
+            step: "train" or "test".
+            edits: keys of the active edits of the layers.
+            weights: trained weights; compared by identity.
+        """
+        before = self.traced.get(step)
+        self.traced[step] = edits, weights
+        return before is not None and (
+            before[0] != edits or list(map(id, before[1])) != list(map(id, weights))
+        )
 
     def saved(self) -> dict[str, keras.Variable]:
         """Returns name -> variable for a checkpoint: the data position, in float16 the loss scale.

@@ -95,6 +95,20 @@ def test_it_runs_on_devices_in_parts_and_recomputed(tokenizer, mirrored):
             np.testing.assert_allclose(array, wanted[name], atol=2e-5, err_msg=name)
 
 
+class Interrupt(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        raise KeyboardInterrupt
+
+
+def test_a_fit_that_fails_leaves_no_layer_out_afterwards(tokenizer):
+    task = made(tokenizer)
+    task.compile(AdamW(1e-3))
+    with pytest.raises(KeyboardInterrupt):
+        task.fit(TEXTS, LABELS, callbacks=[LayerDrop(0.9), Interrupt()], batch_size=2, verbose=0)
+    assert [block.is_left_out for block in task.encoder.blocks] == [None] * 3
+    assert task.train_function is None  # traced anew
+
+
 def test_what_it_cannot_do_is_refused(tokenizer):
     for rate in (0, 1.0, -0.1):
         with pytest.raises(ValueError, match="above 0 and less than 1"):

@@ -213,6 +213,21 @@ def test_what_cannot_be_pruned_so_is_refused(tokenizer, caplog):
         fit(MagnitudePruning(0.5, end_step=2))
 
 
+def test_kernels_are_free_after_a_fit_that_fails(tokenizer):
+    class Interrupt(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            raise KeyboardInterrupt
+
+    task = made(tokenizer)
+    callbacks = [MagnitudePruning(0.5, end_step=1), Interrupt()]
+    with pytest.raises(KeyboardInterrupt):
+        task.fit(TEXTS, LABELS, epochs=2, callbacks=callbacks, **HOW)
+    assert set(sparsity(task).values()) == {0.5}
+    assert all(weight.constraint is None for weight in task.weights)
+    task.fit(TEXTS, LABELS, epochs=1, **HOW)
+    assert max(sparsity(task).values()) < 0.1
+
+
 def test_a_run_that_ends_too_early_says_so(tokenizer, caplog):
     class Stop(keras.callbacks.Callback):
         def on_epoch_end(self, epoch, logs=None):

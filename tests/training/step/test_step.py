@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 from keras import ops
 
+from kbert.training.optimization import freezing
 from kbert.training.optimization.adafactor import Adafactor
 from kbert.training.optimization.optimizers import AdamW, Lamb
 from kbert.training.optimization.schedules import WarmupDecay
@@ -426,6 +427,27 @@ def test_names_of_terms_are_checked():
     task = Clash()
     task.compile(AdamW())
     with pytest.raises(ValueError, match=r"distinct names.*'mlm_loss'"):
+        task.fit(toy_task.dataset(1), verbose=0)
+
+
+@pytest.mark.graphs
+def test_weights_that_are_frozen_after_a_step_stay():
+    task = make_task()
+    task.fit(toy_task.dataset(2), verbose=0)
+    freezing.freeze(task, "embedding/*")
+    before = ops.convert_to_numpy(task.embedding.embeddings)
+    if keras.backend.backend() == "jax":
+        with pytest.raises(ValueError, match=r"call `compile` again.*1 weights.*embedding"):
+            task.fit(toy_task.dataset(2), verbose=0)
+        task.compile(AdamW(0.05))
+    moving = values(task)
+    task.fit(toy_task.dataset(2), verbose=0)
+    np.testing.assert_array_equal(ops.convert_to_numpy(task.embedding.embeddings), before)
+    assert all((a != b).any() for a, b in zip(moving, values(task), strict=True))
+    task.compile(AdamW(0.05))
+    task.fit(toy_task.dataset(1), verbose=0)
+    freezing.thaw(task)
+    with pytest.raises(ValueError, match=r"call `compile` again.*1 weights.*embedding"):
         task.fit(toy_task.dataset(1), verbose=0)
 
 
