@@ -136,6 +136,31 @@ def read_generation_config(
         raise ValueError(f"{source}: {error}") from error
 
 
+def method_arguments(method: Method) -> dict[str, Any]:
+    """Returns the keys of a `generation_config.json` with which its reader returns a method.
+
+    A `Beam` becomes one that divides by the length, the only kind that transformers has.
+
+    Example:
+        >>> method_arguments(Beam(2, normalisation="length", early_stopping=True))
+        {'do_sample': False, 'num_beams': 2, 'length_penalty': 0.6, 'early_stopping': True, \
+'num_return_sequences': 1}
+    """
+    if isinstance(method, Sampling):
+        top_k = 0 if method.top_k is None else method.top_k
+        numbers = {"temperature": method.temperature, "top_k": top_k, "top_p": method.top_p}
+        return {"do_sample": True, "num_beams": 1, **numbers, "num_return_sequences": 1}
+    if isinstance(method, Greedy):
+        return {"do_sample": False, "num_beams": 1, "num_return_sequences": 1}
+    return {
+        "do_sample": False,
+        "num_beams": method.width,
+        "length_penalty": method.length_penalty,
+        "early_stopping": method.early_stopping,
+        "num_return_sequences": method.num_results,
+    }
+
+
 def _check_keys(content: Mapping[str, Any]) -> None:
     """Raises ValueError for keys that are unknown, or that change texts and are not supported."""
     unsupported = dict(_UNSUPPORTED)
@@ -166,6 +191,11 @@ def _method(content: Mapping[str, Any]) -> Method:
         raise ValueError(
             "`do_sample` with `num_beams` above 1, a beam of sampled tokens, is not supported by "
             f"kbert.decoding. Received: do_sample=True, num_beams={width}"
+        )
+    if 1 < width < results:
+        raise ValueError(
+            "`num_return_sequences` must be at most `num_beams`. "
+            f"Received: num_return_sequences={results}, num_beams={width}"
         )
     if width > 1:
         return Beam(

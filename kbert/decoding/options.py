@@ -68,30 +68,34 @@ class EvaluationOptions(BeamOptions):
         {options}
 
     Example:
-        >>> EvaluationOptions().search.width, EvaluationOptions(beam_width=1).search
-        (4, Greedy())
+        >>> EvaluationOptions(beam_width=2).search.width, EvaluationOptions(beam_width=1).search
+        (2, Greedy())
     """
 
-    beam_width: int = BeamOptions.with_default(
+    beam_width: int | None = BeamOptions.with_default(
         "beam_width",
-        Beam.width,
-        help="Beam width of the translations that BLEU is measured on; 1: greedy.",
+        None,
+        help="Beam width of the translations that BLEU is measured on; 1: greedy. Default: as the "
+        "task answers, or 4 with another setting of a beam.",
         changes_numbers=False,
     )
-    length_penalty: float = BeamOptions.with_default(
-        "length_penalty", Beam.length_penalty, changes_numbers=False
+    length_penalty: float | None = BeamOptions.with_default(
+        "length_penalty", None, changes_numbers=False
     )
-    normalisation: str = BeamOptions.with_default(
-        "normalisation", Beam.normalisation, changes_numbers=False
+    normalisation: str | None = BeamOptions.with_default(
+        "normalisation", None, changes_numbers=False
     )
-    early_stopping: str = BeamOptions.with_default(
-        "early_stopping", Beam.early_stopping, changes_numbers=False
+    early_stopping: str | None = BeamOptions.with_default(
+        "early_stopping", None, changes_numbers=False
     )
 
     @property
-    def search(self) -> Method:
-        """The decoding method with these options."""
-        return Greedy() if self.beam_width == 1 else self._method("beam")
+    def search(self) -> Method | None:
+        """The decoding method with these options; None = that of the task."""
+        if self.beam_width == 1:
+            return Greedy()
+        is_set = any(getattr(self, name) is not None for name in BeamOptions.names())
+        return self._method("beam") if is_set else None
 
 
 class TextOptions(BeamOptions):

@@ -102,8 +102,8 @@ def squad_scores(
         `best_f1_thresh`, see `best_no_answer_threshold`.
 
     Raises:
-        ValueError: there are no questions, numbers of entries differ, or a threshold comes
-            without scores.
+        ValueError: there are no questions, numbers of entries differ, gold answers are a string, or
+            a threshold comes without scores.
 
     Example:
         >>> squad_scores(["in 1066", "Rollo"], [["1066", "in the year 1066"], ["Hastings"]])
@@ -117,6 +117,12 @@ def squad_scores(
             "Every question must have an answer and gold answers, and there must be at least one "
             f"question. Received: {' and '.join(map(str, sizes))} entries"
         )
+    for number, question_golds in enumerate(golds):
+        if isinstance(question_golds, str | bytes):
+            raise ValueError(
+                "The gold answers of a question must be a list. Received: "
+                f"{question_golds!r:.80} for question {number} (from 0)"
+            )
     if threshold is not None and no_answer_scores is None:
         raise ValueError(
             f"A threshold requires no_answer_scores. Received: threshold={threshold} without them"

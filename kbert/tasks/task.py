@@ -136,6 +136,10 @@ class Task(TrainStep, keras.Model):
         """
         return {}
 
+    def record_elsewhere(self) -> dict[str, Any]:
+        """Kind and settings, as the formats of other libraries write them."""
+        return self.record
+
     def build(self, input_shape: Any | None = None) -> None:
         """Does nothing: the parts are built when they are created."""
 
@@ -355,6 +359,7 @@ class Task(TrainStep, keras.Model):
         """
         parts, record = dict(self.parts), self.record
         if format != "kbert":
+            record = self.record_elsewhere()
             for prefix in self.unknown_elsewhere:
                 if parts.pop(prefix, None) is not None:
                     logging.warning("%s has no %s head: it is left out", format, prefix)

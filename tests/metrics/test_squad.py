@@ -58,6 +58,8 @@ NO_ANSWER = [-5.0, -3.5, -1.0, 2.0, 6.0, -4.0, 1.5]
 
 
 def test_version_2_without_scores():
+    with pytest.raises(ValueError, match=r"must be a list. Received: '1066' for question 1"):
+        squad_scores(["x", "1066"], [["x"], "1066"])
     assert squad_scores(ANSWERS, GOLDS) == pytest.approx(
         {
             "exact": 28.571428571428573,

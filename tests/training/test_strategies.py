@@ -66,11 +66,12 @@ def test_tpus_that_are_not_there():
 
 
 WORKER = """
-import json, os, sys
+import json, os, sys, threading
 from kbert.training.strategies import make_strategy
 strategy = make_strategy("multi_worker")  # before anything else touches a device
 import keras, numpy as np
 from kbert.training import Checkpoints
+from kbert.training.hosts import Hosts
 from tests.training.run.of_functions import train
 from kbert.training.optimization.optimizers import AdamW
 from kbert.training.run.phases import parse_phases
@@ -91,6 +92,9 @@ def mine(steps, **settings):
         lambda batch: {name: x[first : first + rows] for name, x in batch.items()})
     return data
 
+agreed, agree = threading.Event(), Hosts._agree
+Hosts._agree = lambda hosts, number: (agree(hosts, number), agreed.set())
+
 class Signalled(keras.callbacks.Callback):
     '''One host gets a signal in the middle, behind the first checkpoint.'''
     def on_train_batch_end(self, batch, logs=None):
@@ -98,6 +102,7 @@ class Signalled(keras.callbacks.Callback):
         if (strategy.host_index, batch) == (victim, 12):
             until(lambda: Checkpoints(sys.argv[1] + "/checkpoints").steps())
             os.kill(os.getpid(), number)
+            until(agreed.is_set)  # else the steps may be over before the hosts have agreed
 
 history = train(
     task, lambda phase, start: mine(40, start=int(start[2]) // 16), sys.argv[1],

@@ -71,6 +71,4 @@ def write(folder: Path, task: Mapping[str, Any], tokenizer: Any) -> None:
             )
     elif first and (tokenizer.languages or "forced_bos_token_id" not in arguments):
         arguments["forced_bos_token_id"] = first[0]
-    if task.get("beam_width") is not None:
-        arguments["num_beams"] = task["beam_width"]
     atomic.write(folder / FILE, (json.dumps(arguments, indent=2) + "\n").encode())

@@ -14,6 +14,7 @@ import keras
 import numpy as np
 
 from kbert import inference
+from kbert.core.finite import refuse_not_finite
 from kbert.core.late import tf
 from kbert.core.types import Tensor, Tensors
 from kbert.decoding import Beam, Constraints, Decoded, DecodingOptions, Method, Sampling, decode
@@ -305,8 +306,13 @@ class GenerationTask(Task):
                 stop_ids=stop_ids,
                 constraints=constraints,
             )
-            self._compiled[key] = inference.compiled(run, self.model, jit_compile=jit_compile)
-        return Decoded(*(x[:rows] for x in self._compiled[key](features)))
+            self._compiled[key] = inference.compiled(
+                run, self.model, jit_compile=jit_compile, check=False
+            )
+        decoded = Decoded(*(x[:rows] for x in self._compiled[key](features)))
+        # A beam that ends without a text, since no token is left, has a score of -inf.
+        refuse_not_finite({"scores": np.maximum(decoded.scores, -1e30)}, "the model's answers")
+        return decoded
 
     def write_each(
         self,

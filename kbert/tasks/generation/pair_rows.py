@@ -242,6 +242,20 @@ def references_of(table: Table) -> list[list[str]]:
     return references
 
 
+def equally_many(references: Sequence[str | Sequence[str]]) -> list[list[str]]:
+    """Returns as many references of each text, which repeats the last of a text with fewer.
+
+    BLEU and chrF want equally many, and a repeated one changes neither.
+
+    Example:
+        >>> equally_many(["a", ["b", "c"]])
+        [['a', 'a'], ['b', 'c']]
+    """
+    lists = [[x] if isinstance(x, str) else list(x) for x in references]
+    most = max(map(len, lists))
+    return [[*texts, *[texts[-1]] * (most - len(texts))] for texts in lists]
+
+
 def _ragged(rows: Sequence[np.ndarray]) -> tf.RaggedTensor:
     """Returns rows of ids as a ragged tensor (R, ragged) int32."""
     lengths = [len(row) for row in rows]

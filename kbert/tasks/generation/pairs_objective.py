@@ -12,7 +12,8 @@ from kbert.data.translation.pairs import EncodedPairs, encode_pairs
 from kbert.decoding.options import EvaluationOptions
 from kbert.io import fingerprints
 from kbert.metrics import bleu
-from kbert.tasks.generation.translation_batches import with_prefix
+from kbert.tasks.generation.pair_rows import equally_many
+from kbert.tasks.generation.translation_batches import each_reference, with_prefix
 from kbert.tasks.settings import StepsSettings
 from kbert.tasks.steps_objective import StepsObjective
 from kbert.text import Pairs
@@ -64,7 +65,8 @@ class PairsObjective(StepsObjective):
 
     Args:
         task: a `TextToText`.
-        pairs: (source, target) pairs, for example from `kbert.text.read_pairs`.
+        pairs: (source, target) pairs, for example from `kbert.text.read_pairs`; a target may be a
+            list of references.
         validation_data: held-out (source, target) pairs; None = no evaluation.
         **settings: fields of `PairsSettings`, and `model` and `notes` of `StepsObjective`.
 
@@ -116,7 +118,7 @@ class PairsObjective(StepsObjective):
         framing = self.task.framing
         if split not in self._encoded:
             self._encoded[split] = encode_pairs(
-                with_prefix(self.task.prefix, self.pairs[split]),
+                with_prefix(self.task.prefix, each_reference(self.pairs[split])),
                 self.task.tokenizer,
                 max_length=framing.longest_text(length),
             )
@@ -190,15 +192,18 @@ class PairsObjective(StepsObjective):
         if not pairs:
             raise ValueError(f"BLEU needs held-out pairs. Received: none in {name}")
         sources, targets = zip(*pairs, strict=True)
+        references = equally_many(targets)
         try:
             # Fail early: the first evaluation may be hours away.
             self.task.pair_rows.sources(sources)
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from error
         method = self.options.search
+        self.task.decoding_settings(method)
 
         def scores() -> dict[str, float]:
-            translations = self.task.predict(sources, method=method, verbose=0)
-            return {"bleu": bleu(translations, targets).score}
+            answers = self.task.predict(sources, method=method, verbose=0)
+            translations = [x if isinstance(x, str) else x[0] for x in answers]  # the best
+            return {"bleu": bleu(translations, references).score}
 
         return scores

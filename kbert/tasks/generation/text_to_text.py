@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 import keras
 import numpy as np
+from absl import logging
 from keras import ops
 
 from kbert import inference
@@ -27,9 +28,14 @@ from kbert.core.types import DType, Tensor, Tensors, Terms
 from kbert.data.tables.rows import Rows
 from kbert.data.tables.table import Table, as_table
 from kbert.data.translation.framing import Framing
+from kbert.data.translation.pairs import EncodedPairs
 from kbert.decoding import Beam, Constraints, Decoded, DecodingOptions, Greedy, Method, Sampling
 from kbert.decoding.constraints import FREE
-from kbert.decoding.generation_config import GenerationSettings, read_generation_config
+from kbert.decoding.generation_config import (
+    GenerationSettings,
+    method_arguments,
+    read_generation_config,
+)
 from kbert.decoding.loop import check_method
 from kbert.metrics import bleu, chrf, rouge
 from kbert.models import Encoder, PrefixSeq2Seq, Seq2Seq
@@ -53,7 +59,7 @@ from kbert.tasks.generation.base import (
 )
 from kbert.tasks.generation.continuation import TextStream, pieces
 from kbert.tasks.generation.options import TextToTextOptions
-from kbert.tasks.generation.pair_rows import PairRows, Sources, references_of
+from kbert.tasks.generation.pair_rows import PairRows, Sources, equally_many, references_of
 from kbert.tasks.generation.pairs_objective import PairsObjective
 from kbert.tasks.generation.source_answers import (
     SourceAnswers,
@@ -62,9 +68,9 @@ from kbert.tasks.generation.source_answers import (
     joined,
 )
 from kbert.tasks.generation.streaming import TokenStream
-from kbert.tasks.generation.translation_batches import pairs_of
 from kbert.tasks.input_form import TEXTS_ALONE
 from kbert.tasks.loading import load_encoder
+from kbert.text import Pairs
 from kbert.tokenizers.base import Tokenizer
 from kbert.training.step.state import DerivedMetrics
 
@@ -160,6 +166,21 @@ class TextToText(GenerationTask, TableTask):
         self.pair_rows = PairRows(self)
         self._tokens = TokenStream(self)
         self.build()
+        self._check_decoding()
+
+    def _check_decoding(self) -> None:
+        """Raises ValueError if the settings of decoding do not fit each other, or the model."""
+        start, rows = self.framing.start_id, self._target_rows
+        if start is not None and not start < rows:
+            raise ValueError(
+                "generation: `decoder_start_token_id` must be an id of the decoder's table of "
+                f"{rows} rows. Received: {start}"
+            )
+        self.decoding_settings()
+
+    def _settings_changed(self) -> None:
+        self._check_decoding()
+        super()._settings_changed()
 
     @property
     def model(self) -> keras.Model:
@@ -177,6 +198,21 @@ class TextToText(GenerationTask, TableTask):
             if name == "label_smoothing" or value != usual[name]
         }
 
+    def record_elsewhere(self) -> dict[str, Any]:
+        """As `record`, with the decoding method in `generation`, as Hugging Face names it."""
+        record, method = self.record, self._method
+        record.pop("beam_width", None)
+        generation = self.generation or {}
+        if method != read_generation_config(generation).method:
+            if isinstance(method, Beam) and method.normalisation == "wu":
+                logging.warning(
+                    "transformers has no length penalty of Wu et al.: the folder's beam divides by "
+                    "length ** %g, so that some of its texts may differ",
+                    method.length_penalty,
+                )
+            record["generation"] = {**generation, **method_arguments(method)}
+        return record
+
     @property
     def _target_rows(self) -> int:
         """Rows of the decoder's token table."""
@@ -187,8 +223,10 @@ class TextToText(GenerationTask, TableTask):
     def _generation(self) -> GenerationSettings:
         """How answers are decoded, by the setting `generation`."""
         chosen = getattr(self, "chosen", None)  # the base class asks before there are settings
-        content = None if chosen is None else chosen.generation
-        return read_generation_config(content or {}, source="generation")
+        content = dict((chosen and chosen.generation) or {})
+        if content and chosen.beam_width is not None:
+            content |= {"num_beams": chosen.beam_width, "do_sample": False}
+        return read_generation_config(content, source="generation")
 
     @property
     def _rules(self) -> Constraints:
@@ -277,10 +315,10 @@ class TextToText(GenerationTask, TableTask):
 
     def _text_pairs(self, data: Any, targets: Any = None) -> Any:
         """Returns (source, target) pairs, for a run of a number of steps."""
-        if targets is not None or not has_columns(data):
-            return pairs_of(data, targets)
-        table = self.as_table(data)
-        return list(zip(table["text"], table["target"], strict=True))
+        if targets is None and isinstance(data, Pairs | EncodedPairs):
+            return data
+        table = self.as_table(data, targets)
+        return list(zip(table["text"], references_of(table), strict=True))
 
     def tokenize(self, table: Table, labelled: bool) -> Rows:
         return self.pair_rows.rows(table, labelled)
@@ -301,9 +339,7 @@ class TextToText(GenerationTask, TableTask):
         """
         references = references_of(table)
         answers = [x if isinstance(x, str) else x[0] for x in answers]  # the best of several
-        most = max(map(len, references))
-        # Repeating a reference changes neither BLEU nor chrF, which want equally many.
-        even = [[*row, *[row[-1]] * (most - len(row))] for row in references]
+        even = equally_many(references)
         scores = {"bleu": bleu(answers, even).score, "chrf": chrf(answers, even)}
         if _has_latin(references):
             found = rouge(answers, references)
@@ -480,14 +516,14 @@ class TextToText(GenerationTask, TableTask):
     @property
     def _method(self) -> Method:
         """Decoding method of the task's settings."""
-        method = self.usual_method if self.generation is None else self._generation.method
-        if self.beam_width is None:
-            return method
-        if self.beam_width == 1:
+        width, usual = self.beam_width, self.usual_method
+        if self.generation is not None:
+            return self._generation.method
+        if width is None:
+            return usual
+        if width == 1:
             return Greedy()
-        if isinstance(method, Beam):
-            return dataclasses.replace(method, width=self.beam_width)
-        return Beam(width=self.beam_width)
+        return dataclasses.replace(usual if isinstance(usual, Beam) else Beam(), width=width)
 
     def decoding_of(self, options: DecodingOptions) -> tuple[Method, int | None, Constraints]:
         method, longest, constraints = super().decoding_of(options)

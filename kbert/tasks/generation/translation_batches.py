@@ -80,6 +80,20 @@ def with_prefix(prefix: str, pairs: Any) -> Any:
     return [(f"{prefix}{source}", target) for source, target in pairs]
 
 
+def each_reference(pairs: Any) -> Any:
+    """Returns a pair (source, target) for each reference of targets that are lists of references.
+
+    Pairs that are ids, or read from files, are returned as they are.
+    """
+    if isinstance(pairs, EncodedPairs | Pairs):
+        return pairs
+    return (
+        (source, reference)
+        for source, target in pairs
+        for reference in ([target] if isinstance(target, str) else target)
+    )
+
+
 def pairs_of(data: Any, targets: Sequence[str] | None = None) -> Any:
     """Returns (source, target) pairs of strings from pairs, columns, or sources and targets.
 

@@ -163,6 +163,11 @@ def test_long_sources_are_truncated_read_in_windows_or_refused(caplog):
         ({"generation": {"penalty_alpha": 0.6}}, "generation: `penalty_alpha` changes texts"),
         ({"generation": {"beams": 4}}, "generation: every key must be.*Received: beams"),
         ({"beam_width": 0}, "`beam_width` must be"),
+        (
+            {"beam_width": 2, "generation": {"num_beams": 4, "num_return_sequences": 3}},
+            "`num_return_sequences` must be at most `num_beams`.*num_beams=2",
+        ),
+        ({"generation": {"decoder_start_token_id": 99}}, "table of 16 rows. Received: 99"),
     ],
 )
 def test_settings_that_do_not_fit(settings, message):
@@ -179,7 +184,11 @@ def test_how_answers_are_decoded_unless_the_caller_says():
     said = {"method": method, "max_new_tokens": 8, "constraints": rules}
     assert task.predict(SOURCES) == answerer().predict(SOURCES, **said)
     wide = answerer(generation=file, beam_width=5)
-    assert wide.decoding_settings()[0].width == 5
+    assert wide.decoding_settings()[0] == Beam(5, 2.0, normalisation="length", early_stopping=False)
+    # A beam of a folder is transformers', and 1 is greedy also where the folder samples.
+    beam = answerer(generation={"max_length": 9}, beam_width=2).decoding_settings()[0]
+    assert beam == Beam(2, 1.0, normalisation="length", early_stopping=False)
+    assert answerer(generation={"do_sample": True}, beam_width=1).decoding_settings()[0] == Greedy()
     assert answerer(beam_width=2).decoding_settings() == (Beam(2), None, Constraints())
     assert answerer(generation=file, beam_width=1).decoding_settings()[0] == Greedy()
     assert task.decoding_settings(Greedy(), 4, Constraints()) == (Greedy(), 4, Constraints())
@@ -190,6 +199,31 @@ def test_how_answers_are_decoded_unless_the_caller_says():
     assert [a["output"] for a in answers] == task.predict(SOURCES)
     with pytest.raises(ValueError, match=r"`stop` is for language models.*Received: stop="):
         answer(Table({"text": ["a"]}), GenerationOptions(stop=(".",)), batch_size=2)
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"beam_width": 3}, {"generation": {"num_beams": 3, "num_return_sequences": 2}}]
+)
+def test_a_run_of_steps_measures_the_task_s_own_answers_on_all_references(settings):
+    task = answerer(**settings)
+    sources = list(filter(None, SOURCES))
+    answers = [x if isinstance(x, str) else x[0] for x in task.predict(sources)]
+    held_out = sources, [["g h", answer] for answer in answers]
+    pairs = ["a b", "d"], [["b", "c"], "e"]
+    objective = task.make_objective(*pairs, validation_data=held_out, steps=1)
+    assert objective.scores() == {"bleu": pytest.approx(100.0)}
+    objective.dataset(objective.plan[0], "train")
+    assert len(objective._encoded["train"].source.lengths) == 3
+    other = task.make_objective(*pairs, validation_data=held_out, steps=1, beam_width=8)
+    assert other.options.search == Beam(8)
+
+
+def test_a_beam_that_ends_without_a_text_scores_minus_infinity_alone_and_in_a_batch():
+    task = answerer()
+    rules = Constraints(no_repeat_ngram_size=1, min_new_tokens=31)  # 8 letters
+    how = {"method": Beam(2), "constraints": rules, "max_new_tokens": 31, "return_scores": True}
+    texts, scores = task.predict(["a b c"], **how)
+    assert (texts, scores.tolist()) == ([""], [-np.inf])
 
 
 @pytest.mark.parametrize(
@@ -261,8 +295,8 @@ def test_steps_batches_of_tokens_and_a_corpus(tmp_path):
     columns = {"text": [x for x, _ in pairs], "target": [y for _, y in pairs]}
     again = answerer(sigma=None, prefix="h ")
     assert again.fit(columns, **how).history["loss"] == history["loss"]
-    with pytest.raises(ValueError, match="A pair must be two strings"):
-        task.fit({"text": ["a"], "target": [["b", "c"]]}, steps=1)
+    with pytest.raises(ValueError, match="'target' must be a string or a list of reference"):
+        task.fit({"text": ["a"], "target": [3]}, steps=1)
 
 
 def test_presets_keep_what_the_model_was_trained_with(tmp_path):

@@ -6,6 +6,7 @@ import json
 import pytest
 
 import kbert
+from kbert.decoding import Beam
 from kbert.tasks import TextToText
 
 tokenizers = pytest.importorskip("tokenizers")
@@ -139,6 +140,25 @@ def test_texts_equal_transformers_there_and_back(kind, generation, tmp_path):
     back = type(model).from_pretrained(tmp_path / "back")
     again = transformers.AutoTokenizer.from_pretrained(tmp_path / "back")
     assert [*map(plain, answers_of(back, again, SOURCES))] == [*map(plain, expected)]
+
+
+def test_the_folder_of_a_task_decodes_as_the_task(tmp_path, caplog):
+    folder_of("bart", tmp_path / "theirs", max_length=12)
+    for number, changes in enumerate(
+        ({"beam_width": 3}, {"generation": {**_BART_IDS, "do_sample": True, "top_k": 5}})
+    ):
+        task = TextToText.from_preset(tmp_path / "theirs", **changes)
+        task.save_to_preset(tmp_path / str(number), "huggingface")
+        again = TextToText.from_preset(tmp_path / str(number))
+        assert again.decoding_settings()[0] == task.decoding_settings()[0]
+    assert "length penalty" not in caplog.text
+    translator = kbert.Translator(task.seq2seq, task.tokenizer, special_tokens="all")
+    translator.save_to_preset(tmp_path / "beam", "huggingface")
+    assert "transformers has no length penalty of Wu et al." in caplog.text
+    method = kbert.tasks.Task.from_preset(tmp_path / "beam").decoding_settings()[0]
+    assert method == Beam(4, 0.6, normalisation="length", early_stopping="never")
+    file = json.loads((tmp_path / "beam/generation_config.json").read_text())
+    assert (file["num_beams"], file["early_stopping"]) == (4, "never")
 
 
 @pytest.mark.parametrize("kind", ["bart", "t5"])
