@@ -13,6 +13,7 @@ from kbert import inference
 from kbert.data import Table
 from kbert.metrics import text_table
 from kbert.tasks import FineTuningTask
+from kbert.training.run.settings import is_lower_better
 
 _TIMED_EXAMPLES = 1024
 
@@ -50,12 +51,13 @@ class Comparison:
 
     @property
     def retention(self) -> float:
-        """The student's metric divided by the teacher's; for a loss the teacher's by the student's.
+        """The student's metric divided by the teacher's.
 
-        It is NaN if the divisor is not above 0, such as a correlation of 0.
+        For a metric such as a loss, whose smallest value is best, it is the inverse. It is NaN if
+        the divisor is not above 0, such as a correlation of 0.
         """
         numerator, divisor = self.student.values[self.metric], self.teacher.values[self.metric]
-        if self.metric.endswith("loss"):
+        if is_lower_better(self.metric):
             numerator, divisor = divisor, numerator
         return numerator / divisor if divisor > 0 else math.nan
 

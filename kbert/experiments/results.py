@@ -12,6 +12,7 @@ from kbert.core.types import MaybeNone
 from kbert.io.paths import Path
 from kbert.metrics import text_table
 from kbert.training.run.log import duration, human
+from kbert.training.run.settings import is_lower_better
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -57,10 +58,10 @@ class Result:
     def score(self) -> tuple[float, float]:
         """Sort key of runs, larger is better: metric on the development data, then minus the loss.
 
-        A metric that is a loss counts with minus; NaN comes last. Evaluations of one run are
-        compared in the same way (`kbert.training.run.best`).
+        A metric such as a loss, whose smallest value is best, counts with minus; NaN comes last.
+        Evaluations of one run are compared in the same way (`kbert.training.run.best`).
         """
-        value = -self.best_value if self.metric.endswith("loss") else self.dev[self.metric]
+        value = -self.best_value if is_lower_better(self.metric) else self.dev[self.metric]
         loss = math.inf if self.best_loss is None else self.best_loss
         return nan_last(value), nan_last(-loss)
 

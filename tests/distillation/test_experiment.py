@@ -222,6 +222,7 @@ def test_a_model_retains_all_of_itself(teacher, dev):
     [
         ("accuracy", 0.6, 0.8, "75.0%"),
         ("loss", 0.8, 0.6, "75.0%"),  # the lower, the better
+        ("perplexity", 8.0, 6.0, "75.0%"),
         ("matthews", 0.1, 0.0, "-"),
         ("matthews", -0.2, -0.1, "-"),
     ],

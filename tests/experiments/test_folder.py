@@ -84,6 +84,9 @@ def test_the_table_leaves_single_classes_to_the_report(tmp_path):
     assert made.summary() == "best accuracy after step 3 of 9 · 1 min 1 s · peak memory 1GB"
 
 
-def test_of_a_loss_the_smallest_is_best(tmp_path):
-    small, large = (result(tmp_path, metric="loss", best_value=x) for x in (0.1, 0.2))
+@pytest.mark.parametrize("metric", ["loss", "perplexity"])
+def test_of_these_the_smallest_is_best(tmp_path, metric):
+    small, large = (
+        result(tmp_path, metric=metric, best_value=x, dev={metric: x}) for x in (0.1, 0.2)
+    )
     assert small.score > large.score

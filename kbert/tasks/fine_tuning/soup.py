@@ -15,6 +15,7 @@ from kbert.models.weights import get_parts, set_parts
 from kbert.tasks.fine_tuning.ensemble import check_alike
 from kbert.tasks.fine_tuning.table_task import TableTask
 from kbert.training.run.averaging import mean_arrays
+from kbert.training.run.settings import is_lower_better
 
 AnyTask = TypeVar("AnyTask", bound=TableTask)
 
@@ -86,7 +87,7 @@ def soup(
             raise ValueError(
                 f"`metric` must be one of {', '.join(values)}. Received: metric={metric!r}"
             )
-        return nan_last(-values[metric] if metric.endswith("loss") else values[metric])
+        return nan_last(-values[metric] if is_lower_better(metric) else values[metric])
 
     scores = [score(task) for task in tasks]
     best, *order = sorted(range(len(tasks)), key=lambda number: -scores[number])

@@ -2,6 +2,18 @@
 
 from kbert.core.options import Options, option
 
+_LOWER_IS_BETTER = ("loss", "nll", "perplexity")  # also with a prefix, such as "forward_perplexity"
+
+
+def is_lower_better(metric: str) -> bool:
+    """Returns whether the smallest value of a metric is the best, by the end of the metric's name.
+
+    Example:
+        >>> [is_lower_better(name) for name in ("mlm_loss", "backward_perplexity", "accuracy")]
+        [True, True, False]
+    """
+    return metric.endswith(_LOWER_IS_BETTER)
+
 
 class RunSettings(Options):
     """Settings of how a `kbert.training.Run` evaluates, saves, keeps the best weights and ends.
@@ -39,8 +51,8 @@ class RunSettings(Options):
     )
     metric: str | None = option(
         None,
-        help="Evaluation metric that selects the best weights; for a loss the smallest is best. "
-        "Default: no best weights are kept.",
+        help="Evaluation metric that selects the best weights; for a loss or perplexity the "
+        "smallest is best. Default: no best weights are kept.",
         flag=False,
     )
     patience: int | None = option(
@@ -53,5 +65,5 @@ class RunSettings(Options):
 
     @property
     def mode(self) -> str:
-        """Direction of `metric`: "min" for a loss, "max" for others."""
-        return "min" if self.metric is not None and self.metric.endswith("loss") else "max"
+        """Direction of `metric`: "min" for a loss or perplexity, "max" for others."""
+        return "min" if self.metric is not None and is_lower_better(self.metric) else "max"

@@ -47,7 +47,7 @@ class Scores:
     def of(self, task):
         key = round(float(task.classifier.dense.bias[0]), 3)
         self.asked.append(key)
-        return {"loss": 1.0, "accuracy": self.values[key]}
+        return {"loss": 1.0, "accuracy": self.values[key], "perplexity": self.values[key]}
 
 
 def marked(tokenizer, marks):
@@ -67,6 +67,11 @@ def test_the_greedy_soup_keeps_what_does_not_harm(tokenizer, monkeypatch):
     losses = Scores(monkeypatch, dict.fromkeys((1.0, 2.0, 6.0, 1.5, 3.0), 0.5))
     kbert.soup(tasks, validation_data=table_of("classes"), metric="loss")
     assert losses.asked == [1.0, 2.0, 6.0, 1.5, 3.0]
+    # The best is the first; with the third it stays, with the second it rises.
+    falling = Scores(monkeypatch, {1.0: 0.6, 2.0: 0.8, 6.0: 0.7, 3.5: 0.6, 3.0: 0.7})
+    mean = kbert.soup(tasks, validation_data=table_of("classes"), metric="perplexity")
+    assert falling.asked == [1.0, 2.0, 6.0, 3.5, 3.0]
+    assert float(mean.classifier.dense.bias[0]) == pytest.approx(3.5)
 
 
 def test_the_greedy_soup_is_never_worse_than_the_best(tokenizer):

@@ -347,6 +347,14 @@ def test_nan_is_never_better():
     assert (best.step, best.value, best.waited) == (3, 0.2, 0)
 
 
+@pytest.mark.parametrize("metric", ["mlm_loss", "nll", "perplexity", "rte/forward_perplexity"])
+def test_of_these_the_smallest_is_best(metric):
+    best = BestWeights(RunSettings(metric=metric, keep_best=False))
+    for step, value in enumerate([5.0, 3.0, 4.0, 6.0]):
+        best.update(None, step, {metric: value})
+    assert (best.step, best.value, best.waited) == (1, 3.0, 2)
+
+
 def test_a_loss_that_creeps_down_is_no_better_value():
     best = BestWeights(RunSettings(metric="accuracy", keep_best=False))
     for step in range(4):
