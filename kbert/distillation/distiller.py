@@ -26,6 +26,7 @@ from kbert.distillation.terms import OwnLoss, Term, agreements
 from kbert.distillation.transfer import rate_scales
 from kbert.io import fingerprints
 from kbert.layers import Dense
+from kbert.models.edits import active_record
 from kbert.models.keras_model import KerasEdits
 from kbert.tasks import EncoderTask, Ensemble
 from kbert.training.run.record import SAME, Resume
@@ -159,7 +160,8 @@ class Distiller(KerasEdits, TrainStep, keras.Model):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The student's settings and the terms of the loss, for the record of a run."""
+        """The student's settings, the loss' terms and the teacher, for the record of a run."""
+        teacher_edits = active_record(self.teacher)
         return {
             **self.student.settings,
             "distilled_by": [term.record for term in self.terms],
@@ -167,6 +169,7 @@ class Distiller(KerasEdits, TrainStep, keras.Model):
             "teacher_weights": fingerprints.crc32(
                 keras.ops.convert_to_numpy(x) for x in self.teacher.weights
             ),
+            **({"teacher_edits": teacher_edits} if teacher_edits else {}),
         }
 
     @property

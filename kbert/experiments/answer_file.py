@@ -21,6 +21,7 @@ from kbert.io import fingerprints
 from kbert.io.chunks import chunks
 from kbert.io.formats import Array, JsonLines
 from kbert.io.outputs import GrowingOutput
+from kbert.models.edits import active_record
 from kbert.tasks import Task, WindowOptions
 
 # Maximum number of records in memory at once, and of answers that a kill can lose.
@@ -115,12 +116,14 @@ def answer_stream(
 
 
 def model_checksum(task: Task) -> str:
-    """Returns the CRC-32 of a task's weights and settings, as 8 hexadecimal digits."""
+    """Returns the CRC-32 of a task's weights, settings and active edits, as 8 hex digits."""
     settings = dict(task.settings)
     if isinstance(getattr(task, "chosen", None), WindowOptions):
         # Under its former name, so that unfinished answers of the previous version resume.
         settings["stride"] = settings.pop("doc_stride")
     text = json.dumps(settings, sort_keys=True, default=str)
+    if edits := active_record(task):
+        text += json.dumps(edits, sort_keys=True, default=str)
     weights = (weight.numpy() for weight in task.weights)
     return f"{fingerprints.crc32(itertools.chain([text], weights)):08x}"
 

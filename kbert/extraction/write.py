@@ -26,6 +26,7 @@ from kbert.io.chunks import chunks
 from kbert.io.outputs import GrowingOutput
 from kbert.io.paths import local_only
 from kbert.io.progress import Progress
+from kbert.models.edits import active_record
 from kbert.text import open_sources
 from kbert.tokenizers.base import Tokenizer
 
@@ -118,6 +119,7 @@ def write_features(
         "unit": unit,
         "tokenizer": tokenizer.checksum,
         "weights": _checksum(extractor.encoder),
+        **active_record(extractor.encoder),
     }
     form = FORMATS[suffix](extractor.width, extractor.pooling is None, dtype)
     output = GrowingOutput(path, {"begun": identity}, form, note, _by_todays_names, hidden=True)

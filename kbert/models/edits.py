@@ -74,6 +74,23 @@ def variants_of(model: Any) -> Variants:
     return getattr(model, "variants", NONE)
 
 
+def active_record(model: Any) -> dict[str, Any]:
+    """Returns the data about the named edits that outputs depend on, by key; {} without edits.
+
+    Which edit is active is not in the weights. So it belongs to the identity of everything that is
+    computed once and resumed or read later, next to a checksum of the weights.
+
+    Args:
+        model: A model, a task, or an ensemble of tasks.
+    """
+    members = getattr(model, "members", None)
+    if members is not None:
+        records = [active_record(member) for member in members]
+        return {"members": records} if any(records) else {}
+    edited_model = getattr(model, "model", model)
+    return variants_of(edited_model).record(getattr(model, "variant", None))
+
+
 def edits_of(config: Any) -> list[Any]:
     """Returns the edits in a config's `edits` as objects, in order, see `kbert.edit.Edit`.
 

@@ -14,9 +14,12 @@ from kbert.data.tables.table import as_table
 from kbert.distillation import Distiller, HiddenStates, SoftTargets
 from kbert.distillation.cache import store as stores
 from kbert.distillation.cache.layout import TEXTS, TOKENS, Layout
+from kbert.distillation.cache.outputs import identity
 from kbert.distillation.cache.shard import SUFFIX
 from kbert.distillation.cache.store import Store
+from kbert.edit import adapters
 from kbert.io import atomic
+from kbert.tasks import TextClassifier
 from tests.distillation.cached import batches_of, make_pair
 from tests.harness import randomise
 from tests.waiting import until
@@ -168,6 +171,39 @@ def test_a_teacher_that_was_trained_on_is_another_one(tokenizer, tmp_path):
     randomise(teacher.classifier, seed=9)
     with pytest.raises(ValueError, match=r"Received: teacher.weights was"):
         distiller.cache_size(["a dog"])
+
+
+def test_a_teacher_with_another_active_adapter_is_another_one(tokenizer, tmp_path):
+    student, teacher = make_pair("classes", tokenizer)
+    assert "adapters" not in identity(teacher)  # as in caches of older versions
+    for name in ("first", "second"):
+        adapters.add(teacher, "lora", name=name, rank=2)
+    distiller = Distiller(student, teacher, [SoftTargets()], cache_dir=tmp_path)
+    batches_of(distiller, as_table(["a dog"], [0]))
+    checksum = identity(teacher)["weights"]
+    adapters.activate(teacher, "first")
+    assert identity(teacher)["weights"] == checksum
+    with pytest.raises(ValueError, match=r"adapters.running was 'second', is 'first'"):
+        distiller.cache_size(["a dog"])
+    adapters.activate(teacher, "second")
+    assert distiller.cache_size(["a dog"]).missing_rows == 0
+
+
+@pytest.mark.parametrize(("layers", "others"), [(1, 3), ((1, 2), (1, 3))])
+def test_a_teacher_whose_head_reads_other_layers_is_another_one(
+    tokenizer, tmp_path, layers, others
+):
+    student, first = make_pair("classes", tokenizer)
+
+    def distiller(layers):
+        teacher = TextClassifier(first.encoder, tokenizer, first.labels, feature_layers=layers)
+        randomise(teacher, sigma=0.3, seed=2)
+        return Distiller(student, teacher, [SoftTargets()], cache_dir=tmp_path)
+
+    batches_of(distiller(layers), as_table(["a dog"], [0]))
+    assert distiller(layers).cache_size(["a dog"]).missing_rows == 0
+    with pytest.raises(ValueError, match=r"teacher.settings.feature_layers was .*1.*, is .*3"):
+        distiller(others).cache_size(["a dog"])
 
 
 def test_a_full_disk_is_named_and_the_next_start_resumes(

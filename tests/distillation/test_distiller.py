@@ -20,6 +20,7 @@ from kbert.distillation import (
     OwnLoss,
     SoftTargets,
 )
+from kbert.edit import adapters
 from kbert.models.weights import get_arrays
 from kbert.training.optimization.optimizers import AdamW
 from tests.distillation import reference, toys
@@ -277,6 +278,25 @@ def test_lora_is_the_students(tokenizer, teacher):
     moved = {name for name, x in after.items() if not np.array_equal(x, before.get(name))}
     assert moved
     assert all("adapter_lora" in name for name in moved)
+
+
+def test_a_run_records_which_adapters_of_its_teachers_are_active(tokenizer):
+    first, second = (toys.make_task("classes", tokenizer, seed=seed) for seed in (1, 2))
+    student = kbert.student(first, 1)
+
+    def settings(*teachers):
+        return Distiller(student, teachers, [SoftTargets()]).settings
+
+    assert "teacher_edits" not in settings(first, second)  # as in runs of older versions
+    for name in ("a", "b"):
+        adapters.add(second, "lora", name=name, rank=2)
+    for teachers in [(second,), (first, second)]:
+        adapters.activate(second, "b")
+        before = settings(*teachers)
+        adapters.activate(second, "a")
+        after = settings(*teachers)
+        assert before.pop("teacher_edits") != after.pop("teacher_edits")
+        assert before == after
 
 
 def test_decoders_with_soft_targets(tokenizer):

@@ -8,6 +8,8 @@ import keras
 import numpy as np
 import pytest
 
+import kbert
+from kbert.edit import adapters
 from kbert.experiments import (
     AnswerFile,
     Records,
@@ -19,6 +21,7 @@ from kbert.experiments import (
 from kbert.io import formats, npy
 from kbert.tasks import Columns
 from kbert.tasks.file_answers import FileAnswers
+from tests.harness import tiny_config
 
 
 class Counter:
@@ -298,6 +301,19 @@ def test_the_checksum_is_of_weights_and_settings():
     plain = model_checksum(Model(1.0, ["a"]))
     assert model_checksum(Model(1.0, ["a"])) == plain
     assert model_checksum(Model(2.0, ["a"])) != plain != model_checksum(Model(1.0, ["b"]))
+
+
+def test_the_checksum_is_of_the_active_adapter(tiny_vocabulary):
+    tokenizer = kbert.WordPieceTokenizer(tiny_vocabulary)
+    encoder = kbert.Encoder(tiny_config(vocabulary_size=len(tiny_vocabulary)))
+    task = kbert.TextClassifier(encoder, tokenizer, ["a", "b"])
+    for name in ("first", "second"):
+        adapters.add(task, "lora", name=name, rank=2)
+    second = model_checksum(task)
+    adapters.activate(task, "first")
+    assert model_checksum(task) != second
+    adapters.activate(task, "second")
+    assert model_checksum(task) == second
 
 
 def test_a_second_process_is_refused_and_touches_nothing(source, tmp_path):

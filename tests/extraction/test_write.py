@@ -6,6 +6,7 @@ import os
 import numpy as np
 import pytest
 
+from kbert.edit import adapters
 from kbert.extraction import features, read_features, write_features
 from tests.extraction.conftest import PAIRS, TEXTS
 from tests.harness import assert_close
@@ -155,6 +156,20 @@ def test_another_run_does_not_resume_the_file(encoder, tokenizer, tmp_path):
         write(path, encoder, tokenizer, layers="sum_all")
     with pytest.raises(ValueError, match=r"another input.*Received: 1 records, but 2"):
         write(path, encoder, tokenizer, ["a"])
+
+
+def test_another_adapter_does_not_resume_the_file(encoder, tokenizer, tmp_path):
+    encoder = type(encoder)(encoder.config)
+    for name in ("first", "second"):
+        adapters.add(encoder, "lora", name=name, rank=2)
+    path = tmp_path / "a.npy"
+    with pytest.raises(TypeError, match="Received: 3 as number 3"):
+        write(path, encoder, tokenizer, ["a", "b", "c", 3])
+    adapters.activate(encoder, "first")
+    with pytest.raises(ValueError, match=r"begun.adapters.running was 'second', is 'first'"):
+        write(path, encoder, tokenizer, ["a", "b", "c"])
+    adapters.activate(encoder, "second")
+    assert write(path, encoder, tokenizer, ["a", "b", "c"]) == 3
 
 
 def test_a_half_written_file_of_the_version_before_is_finished(encoder, tokenizer, tmp_path):

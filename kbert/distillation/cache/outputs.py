@@ -14,6 +14,7 @@ from kbert.distillation.cache.layout import FILL, HEADS, TEXTS, TOKENS, Layout
 from kbert.distillation.reading import Reading
 from kbert.io import fingerprints
 from kbert.models import Encoder
+from kbert.models.edits import active_record
 from kbert.models.weights import get_arrays
 from kbert.tasks import Ensemble, FineTuningTask
 
@@ -26,7 +27,8 @@ def identity(teacher: FineTuningTask) -> dict[str, Any]:
     """Returns everything but the text that a teacher's outputs depend on, as a dict for JSON."""
     if isinstance(teacher, Ensemble):
         return {"ensemble": [identity(member) for member in teacher.members]}
-    settings = {name: getattr(teacher, name, None) for name in ("labels", "multi_label", "pooling")}
+    names = ("labels", "multi_label", "pooling", "feature_layers")
+    settings = {name: getattr(teacher, name, None) for name in names}
     return {
         "kind": type(teacher).__name__,
         "config": {"kind": type(teacher.encoder).__name__, **teacher.encoder.config.to_dict()},
@@ -34,6 +36,7 @@ def identity(teacher: FineTuningTask) -> dict[str, Any]:
         "precision": teacher.encoder.dtype_policy.name,
         "tokenizer": teacher.tokenizer.checksum,
         "weights": fingerprints.blake2b(_weights(teacher)),
+        **active_record(teacher),
     }
 
 
