@@ -97,14 +97,16 @@ def average_checkpoints(task: TrainStep, folder: PathLike, last: int = 5) -> lis
 def use_moving_average(task: TrainStep) -> None:
     """Sets a task's weights to the moving average that its optimizer kept of them.
 
-    The optimizer stays unchanged. A checkpoint has both the weights and the average; training
+    Weights that the optimizer did not train, such as frozen ones, stay as they are, and so does the
+    optimizer. A checkpoint has both the weights and the average; training
     resumes from the weights.
 
     Args:
         task: The trained task, compiled with an optimizer with `ema`.
 
     Raises:
-        ValueError: The optimizer keeps no average, or has made no update yet.
+        ValueError: The optimizer keeps no average, has made no update yet, or trained weights that
+            the task no longer has. No weight is changed then.
 
     Example:
         >>> import keras
@@ -133,5 +135,14 @@ def use_moving_average(task: TrainStep) -> None:
             "A moving average requires an optimizer with `ema` and at least one update. "
             f"Received: {type(task.optimizer).__name__}, {int(task.optimizer.iterations)} update(s)"
         )
-    for variable, average in zip(task.trainable_variables, averages, strict=True):
+    # Not the task's trainable variables: with `fit(freeze=…)` the optimizer has averages of some.
+    trained = task.optimizer._trainable_variables
+    weights = {id(variable) for variable in task.variables}
+    if missing := [variable.path for variable in trained if id(variable) not in weights]:
+        raise ValueError(
+            "The optimizer must have trained weights that the task still has, such as no adapter "
+            f"that was removed. Received: averages of {', '.join(missing[:3])}, {len(missing)} "
+            "missing in all"
+        )
+    for variable, average in zip(trained, averages, strict=True):
         variable.assign(average)

@@ -2,8 +2,9 @@ import numpy as np
 import pytest
 from keras import ops
 
+from kbert.training.optimization.freezing import freeze, thaw
 from kbert.training.optimization.optimizers import AdamW
-from kbert.training.run.averaging import average_checkpoints
+from kbert.training.run.averaging import average_checkpoints, use_moving_average
 from kbert.training.run.checkpoints import Checkpoints, named_state
 from tests.training import toy_task
 
@@ -81,3 +82,44 @@ def test_what_cannot_be_averaged_leaves_the_weights(task, states, tmp_path):
         average_checkpoints(task, tmp_path, last=3)
     for name, value in state(task).items():
         np.testing.assert_array_equal(value, states[-1][name])
+
+
+@pytest.mark.usefixtures("eagerly")
+def test_frozen_weights_are_none_of_a_moving_average():
+    task = toy_task.ToyTask()
+    frozen = freeze(task, ["embedding/*", "label/*"])
+    task.compile(AdamW(0.05, ema=0.5))
+    task.fit(toy_task.dataset(3), verbose=0)
+    thaw(task, "*")  # as `fit(freeze=…)` does at its end
+    before = state(task)
+    averages = dict(
+        zip(
+            (v.path for v in task.optimizer._trainable_variables),
+            map(ops.convert_to_numpy, task.optimizer.averages),
+            strict=True,
+        )
+    )
+    use_moving_average(task)
+    assert len(frozen) == 3
+    for weight in task.trainable_variables:
+        name = weight.path.removeprefix(f"{task.name}/")
+        value = ops.convert_to_numpy(weight.value)
+        if name in frozen:
+            np.testing.assert_array_equal(value, before[f"weights/{name}"])
+        else:
+            np.testing.assert_array_equal(value, averages[weight.path])
+            assert (value != before[f"weights/{name}"]).any()
+
+
+@pytest.mark.usefixtures("eagerly")
+def test_averages_of_what_is_gone_leave_the_weights():
+    task = toy_task.ToyTask()
+    task.compile(AdamW(0.05, ema=0.5))
+    task.fit(toy_task.dataset(2), verbose=0)
+    other = toy_task.ToyTask()
+    other.optimizer = task.optimizer
+    values = [ops.convert_to_numpy(v.value) for v in other.trainable_variables]
+    with pytest.raises(ValueError, match=r"weights that the task still has.*Received: averages of"):
+        use_moving_average(other)
+    for value, weight in zip(values, other.trainable_variables, strict=True):
+        np.testing.assert_array_equal(value, ops.convert_to_numpy(weight.value))
