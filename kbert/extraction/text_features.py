@@ -18,15 +18,36 @@ from kbert.core.layer_choice import LayerChoice, choose_states
 from kbert.extraction.extract import features
 from kbert.extraction.readers import reading_model
 from kbert.inference import BATCH_SIZE
+from kbert.io.paths import Path
 from kbert.models import Encoder
 from kbert.tokenizers import load_tokenizer
 from kbert.tokenizers.base import Tokenizer
 
 
 @functools.lru_cache(maxsize=2)
-def _loaded(preset: str, dtype: str | None) -> tuple[keras.Model, Any]:
-    """Returns encoder and tokenizer of a preset; two presets are cached for all copies."""
+def _loaded(preset: str, dtype: str | None, files: tuple) -> tuple[keras.Model, Any]:
+    """Returns encoder and tokenizer of a preset; two presets are cached for all copies.
+
+    Args:
+        preset: name or folder of the preset.
+        dtype: dtype of the encoder.
+        files: result of `_files_of`: a preset that was written again is loaded again.
+    """
     return Encoder.from_preset(preset, dtype=dtype), load_tokenizer(preset)
+
+
+def _files_of(preset: str) -> tuple:
+    """Returns the resolved path of a preset, and name, size and time of change of its files.
+
+    For a name on the hub, it is that name.
+    """
+    path = Path(preset)
+    try:
+        files = [(file, file.stat()) for file in (path, *path.rglob("*")) if file.is_file()]
+    except OSError:  # such as a URL that cannot be listed: loading names the reason
+        return (preset,)
+    states = sorted((str(file), state.st_size, state.st_mtime_ns) for file, state in files)
+    return (str(path.resolve()), *states) if states else (preset,)
 
 
 class TextFeatures:
@@ -174,7 +195,8 @@ class TextFeatures:
                     "tokenizer=None"
                 )
             return self.encoder, self.tokenizer
-        encoder, tokenizer = _loaded(str(self.encoder), self.dtype)
+        preset = str(self.encoder)
+        encoder, tokenizer = _loaded(preset, self.dtype, _files_of(preset))
         return encoder, self.tokenizer or tokenizer
 
     def _width(self) -> int:

@@ -1,6 +1,7 @@
 """The scikit-learn transformer: pipelines, cross-validation, searches, copies and files."""
 
 import pickle
+from unittest import mock
 
 import joblib
 import numpy as np
@@ -11,7 +12,8 @@ from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.utils import estimator_checks
 
-from kbert.extraction import TextFeatures, features
+from kbert.extraction import TextFeatures, features, text_features
+from tests.harness import randomise
 
 TEXTS = [f"{colour} {thing}" for colour in ("red", "blue") for thing in "pen fox dog cat".split()]
 LABELS = ["warm"] * 4 + ["cold"] * 4
@@ -67,6 +69,31 @@ def test_with_an_encoder_it_is_pickled_with_it(encoder, tokenizer):
     step = TextFeatures(encoder, tokenizer)
     again = pickle.loads(pickle.dumps(step))
     np.testing.assert_array_equal(again.transform(TEXTS), step.transform(TEXTS))
+
+
+def test_a_folder_that_was_written_again_is_loaded_again(encoder, tokenizer, tmp_path, monkeypatch):
+    def save(folder, seed):
+        other = type(encoder)(encoder.config)
+        randomise(other, seed=seed)
+        other.save_to_preset(folder)
+        tokenizer.save(folder)
+        return features(other, tokenizer, TEXTS)
+
+    first = save(tmp_path / "a", 1)
+    monkeypatch.chdir(tmp_path)
+    step = TextFeatures("a").fit()
+    np.testing.assert_array_equal(step.transform(TEXTS), first)
+    loads = mock.Mock(wraps=text_features.load_tokenizer)
+    monkeypatch.setattr(text_features, "load_tokenizer", loads)
+    clone(step).fit().transform(TEXTS)
+    assert not loads.called
+    second = save(tmp_path / "a", 2)
+    for again in (step, TextFeatures("a"), clone(step)):
+        np.testing.assert_array_equal(again.fit().transform(TEXTS), second)
+    assert loads.call_count == 1
+    third = save(tmp_path / "b" / "a", 3)
+    monkeypatch.chdir(tmp_path / "b")
+    np.testing.assert_array_equal(TextFeatures("a").transform(TEXTS), third)
 
 
 CHECKS = (
