@@ -56,7 +56,8 @@ def prune_vocabulary(
         TypeError: the model is no encoder or task on one, or `texts` is a single string.
         ValueError: the tokenizer is not WordPiece or byte-level BPE (subwords of a unigram model
             depend on each other differently), a token to keep does not exist, there are neither
-            texts nor tokens, or the encoder has adapters.
+            texts nor tokens, or the encoder has adapters or a `padding_id` that the tokenizer
+            lacks.
 
     Example:
         >>> import kbert
@@ -73,12 +74,20 @@ def prune_vocabulary(
     kept_ids = kept_tokens(
         tokenizer, texts=texts, keep=keep, min_count=min_count, characters=characters
     )
-    old_size, new_size = encoder.config.vocabulary_size, len(kept_ids)
+    old_size, padding_id = encoder.config.vocabulary_size, encoder.config.padding_id
     if tokenizer.vocabulary_size > old_size:
         raise ValueError(
             "The encoder's token table must have a row for each vocabulary entry. Received: "
             f"vocabulary_size={old_size}, {tokenizer.vocabulary_size} entries in the tokenizer"
         )
+    if padding_id is not None:
+        if padding_id >= tokenizer.vocabulary_size:
+            raise ValueError(
+                "The encoder's `padding_id` must be an id of the tokenizer. Received: "
+                f"padding_id={padding_id}, {tokenizer.vocabulary_size} entries in the tokenizer"
+            )
+        kept_ids = np.union1d(kept_ids, padding_id)
+    new_size = len(kept_ids)
 
     def cut(arrays: dict[str, np.ndarray], shapes: Mapping[str, tuple[int, ...]]) -> Arrays:
         # Nothing else in the config changed: axes that are shorter now are the vocabulary's.
@@ -89,9 +98,10 @@ def prune_vocabulary(
         return arrays
 
     new_tokenizer = _smaller(tokenizer, kept_ids)
-    config = encoder.config.replace(vocabulary_size=new_size)
-    if config.padding_id is not None:
-        config = config.replace(padding_id=list(kept_ids).index(config.padding_id))
+    config = encoder.config.replace(
+        vocabulary_size=new_size,
+        padding_id=None if padding_id is None else list(kept_ids).index(padding_id),
+    )
     return rebuilt(model, config, cut, tokenizer=new_tokenizer), new_tokenizer
 
 

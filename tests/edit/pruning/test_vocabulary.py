@@ -126,6 +126,20 @@ def test_rows_beyond_the_vocabulary_go_too(tokenizer):
     assert small.config.vocabulary_size == smaller.vocabulary_size
 
 
+@pytest.mark.parametrize("token", ["[PAD]", "moon", "river"])
+def test_the_padding_id_is_kept(tokenizer, token):
+    """Positions skip it, so it is needed even where no text has it; it may be any id."""
+    encoder = encoder_for(tokenizer, padding_id=tokenizer.token_to_id(token))
+    small, smaller = prune_vocabulary(encoder, tokenizer, texts=CORPUS)
+    assert smaller.id_to_token(small.config.padding_id) == token
+    found, wanted = (
+        to_numpy(model(words.encode(CORPUS).to_tensor(words.token_to_id(token))))
+        for model, words in ((small, smaller), (encoder, tokenizer))
+    )
+    for name in wanted:
+        assert_close(found[name], wanted[name], 0.0, name)
+
+
 @pytest.mark.parametrize(
     "changes",
     [
@@ -206,6 +220,10 @@ def test_what_it_cannot_do_is_refused(tokenizer, task):
         prune_vocabulary(encoder, tokenizer, texts=CORPUS, min_count=0)
     with pytest.raises(ValueError, match="must have a row for each vocabulary entry"):
         prune_vocabulary(Encoder(tiny_config()), tokenizer, texts=CORPUS)
+    longer = tiny_config(vocabulary_size=tokenizer.vocabulary_size + 5)
+    beyond = Encoder(longer.replace(padding_id=tokenizer.vocabulary_size))
+    with pytest.raises(ValueError, match=r"`padding_id` must be an id of the tokenizer. Received"):
+        prune_vocabulary(beyond, tokenizer, texts=CORPUS)
     adapters.add(encoder, "bitfit")
     with pytest.raises(ValueError, match="Configs do not include adapters"):
         prune_vocabulary(encoder, tokenizer, texts=CORPUS)
