@@ -6,8 +6,10 @@ vocab.txt, …    other files that the exporter adds, such as a tokenizer
 """
 
 import contextlib
+import errno
 import json
 import os
+import shutil
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -88,11 +90,10 @@ def export_rows(
     runtime = late.load("runtime", format)
     exact = precision == "float32" or tolerance is not None
     tolerance = TOLERANCES[precision] if tolerance is None else tolerance
-    if not is_remote(folder):
-        os.makedirs(os.path.dirname(os.path.abspath(folder)), exist_ok=True)
-    parent_dir = (
-        tempfile.gettempdir() if is_remote(folder) else os.path.dirname(os.path.abspath(folder))
-    )
+    # A rename would replace a link, not the folder that it leads to.
+    target = folder if is_remote(folder) else os.path.realpath(folder)
+    parent_dir = tempfile.gettempdir() if is_remote(folder) else os.path.dirname(target)
+    os.makedirs(parent_dir, exist_ok=True)
     partial = os.path.join(parent_dir, f".{uuid.uuid4().hex}.partial")
     os.mkdir(partial)
     try:
@@ -132,7 +133,7 @@ def export_rows(
         with open(os.path.join(partial, DESCRIPTION_FILE), "w", encoding="utf-8") as file:
             json.dump(description, file, indent=2, ensure_ascii=False)
             file.write("\n")
-        _publish(partial, folder)
+        _publish(partial, target)
     finally:
         remove_tree(partial)
     return folder
@@ -159,18 +160,27 @@ def _refusing(format: str) -> Iterator[None]:
 
 
 def _publish(partial: str, folder: str) -> None:
-    """Moves the finished folder `partial` to `folder`.
+    """Moves the finished folder `partial` to `folder`, whose local path has no links.
 
-    A remote `folder` gets copies of the files; `export.json` comes last, so that no reader finds an
-    incomplete export.
+    A folder that cannot be replaced gets the files one by one: a remote one, a mount point, and the
+    working directory, which would be a deleted folder for this process. `export.json` comes last,
+    so that no reader finds an incomplete export.
     """
-    if not is_remote(folder):
-        os.rename(partial, folder)
-        return
+    if not (is_remote(folder) or folder == os.getcwd()):
+        try:
+            os.rename(partial, folder)
+            return
+        except OSError as error:
+            if error.errno not in (errno.EBUSY, errno.EXDEV):  # errors for a mount point
+                raise
     last = os.path.join(partial, DESCRIPTION_FILE)
     text = Path(last).read_text(encoding="utf-8")
     os.remove(last)
-    copy_tree(partial, folder)
+    if is_remote(folder):
+        copy_tree(partial, folder)
+    else:
+        for name in os.listdir(partial):
+            shutil.move(os.path.join(partial, name), folder)
     (Path(folder) / DESCRIPTION_FILE).write_text(text, encoding="utf-8")
 
 

@@ -1,5 +1,6 @@
 """A small model through every runtime that is installed."""
 
+import errno
 import importlib.util
 import json
 import logging
@@ -141,6 +142,40 @@ def test_an_object_store_gets_whole_folders(rows):
     assert sorted(names) == ["export.json", "model.onnx", "vocab.txt"]
     with pytest.raises(ValueError, match="A runtime requires a local path"):
         open_runtime(folder)
+
+
+def test_folders_that_stay_the_same_folder(tmp_path, rows, monkeypatch):
+    """A link leads to where it led, and the working directory is the one that others see."""
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    (tmp_path / "here").mkdir()
+    assert write(tmp_path / "link", rows) == str(tmp_path / "link")
+    monkeypatch.chdir(tmp_path / "here")
+    assert write(".", rows) == "."
+    assert (tmp_path / "link").is_symlink()
+    for folder in (tmp_path / "real", tmp_path / "here"):
+        assert sorted(os.listdir(folder)) == ["export.json", "model.onnx", "vocab.txt"]
+        open_runtime(folder)
+    assert sorted(os.listdir(tmp_path)) == ["here", "link", "real"]
+
+
+def test_a_mount_point_gets_the_files_and_the_description_last(tmp_path, rows, monkeypatch):
+    folder = tmp_path / "mount"
+    folder.mkdir()
+    rename, order = os.rename, []
+
+    def refused(source, target, **options):
+        if os.fspath(target) == str(folder):
+            raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
+        assert "export.json" not in os.listdir(folder)
+        order.append(os.path.basename(target))
+        rename(source, target, **options)
+
+    monkeypatch.setattr(os, "rename", refused)
+    write(folder, rows)
+    assert sorted(order) == ["model.onnx", "vocab.txt"]
+    assert sorted(os.listdir(folder)) == ["export.json", "model.onnx", "vocab.txt"]
+    assert os.listdir(tmp_path) == ["mount"]
 
 
 def test_int8_is_smaller(tmp_path, rows):
