@@ -190,7 +190,7 @@ def add(model: Any, kind: str, *, name: str | None = None, **options: Any) -> An
             A `CausalLM` uses the active adapter of its decoder.
         kind: "houlsby", "pfeiffer", "lora", "bitfit", "prefix" or "pal", or the kind of an
             `Adapter` that your own module defines.
-        name: name of the adapter: letters, digits and underscores; None = the kind.
+        name: name of the adapter: ASCII letters, digits and underscores; None = the kind.
         **options: options of the kind, such as `rank` of "lora"; see `kbert.edit.adapters`.
 
     Returns:
@@ -224,13 +224,14 @@ def insert(model: Any, adapter: Adapter, name: str) -> Any:
 
     Raises:
         ValueError: the encoder does not support the adapter or has one of that name; the name is
-            not made of letters, digits and underscores; or the task's optimizer is built already.
+            not made of ASCII letters, digits and underscores; or the task's optimizer is built
+            already.
     """
     encoder = encoder_of(model)
-    if not isinstance(name, str) or not re.fullmatch(r"\w+", name):
+    if not isinstance(name, str) or not re.fullmatch(r"\w+", name, re.ASCII):
         raise ValueError(
-            "The name of an adapter must consist of letters, digits and underscores (it is part "
-            f"of the names of its weights). Received: {name!r}"
+            "The name of an adapter must consist of ASCII letters, digits and underscores (it is "
+            f"part of the names of its weights). Received: {name!r}"
         )
     state = _state(encoder)
     if name in state.added:

@@ -582,8 +582,9 @@ def test_what_cannot_be(monkeypatch):
         adapters.add(encoder, "lora", targets=("keys",))
     with pytest.raises(ValueError, match=r"multiple of the number of heads.*size=6, 4 heads"):
         adapters.add(encoder, "pal", size=6)
-    with pytest.raises(ValueError, match=r"letters, digits and underscores.*'a/b'"):
-        adapters.add(encoder, "lora", name="a/b")
+    for name in ("a/b", "größe", "訳", "a\n", ""):
+        with pytest.raises(ValueError, match=r"ASCII letters, digits and underscores.*Received: "):
+            adapters.add(encoder, "lora", name=name)
     adapters.add(encoder, "lora")
     with pytest.raises(ValueError, match=r"unique names.*'lora' again"):
         adapters.add(encoder, "lora")
