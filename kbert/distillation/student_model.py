@@ -65,7 +65,8 @@ def student(
 
     Raises:
         ValueError: the teacher is no encoder of the BERT family, the vocabulary differs, the
-            teacher does not have a layer, or sizes do not fit its layers.
+            teacher does not have a layer, sizes do not fit its layers, or layers with adapters
+            would be copied.
 
     Example:
         >>> config = EncoderConfig(vocabulary_size=9, hidden_size=8, num_layers=4, num_heads=2,
@@ -83,6 +84,8 @@ def student(
         )
     config = _config(encoder.config, num_layers, changes)
     layers = _layers(init, config.num_layers, encoder.config.num_layers)
+    if layers is not None:
+        encoder.variants.refuse_config()
     dtype = encoder.dtype_policy if dtype is None else dtype
     small = Encoder(config, dtype=dtype)
     if config.padding_id == encoder.config.padding_id:

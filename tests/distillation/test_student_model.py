@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 import kbert
+from kbert.edit import adapters
 from kbert.models.weights import get_arrays
 from kbert.tasks import MultipleChoice, Pretraining, TextClassifier, TextRegressor
 from tests.harness import assert_close, randomise, tiny_config, tiny_inputs, to_numpy
@@ -245,6 +246,20 @@ def test_the_masked_lm_heads_table_is_the_students(teacher, tokenizer):
 def test_what_is_no_student(teacher, arguments, message):
     with pytest.raises(ValueError, match=message):
         kbert.student(teacher, **{"num_layers": 3, **arguments})
+
+
+def test_layers_with_an_adapter_are_not_copied(tokenizer):
+    teacher = make_task(
+        TextClassifier, make_encoder(vocabulary_size=40), tokenizer, labels=["a", "b"]
+    )
+    adapters.add(teacher, "lora", rank=2)
+    for model in (teacher, teacher.encoder):
+        with pytest.raises(ValueError, match=r"adapters.merge or remove first.*Encoder with lora"):
+            kbert.student(model, 3)
+    for init in ("random", "embeddings"):
+        assert not kbert.student(teacher, 3, init).encoder.variants.added
+    adapters.merge(teacher)
+    assert_layers(kbert.student(teacher, 3).encoder, teacher.encoder, [0, 2, 4])
 
 
 def test_a_factorised_teacher_and_a_plain_student():
