@@ -8,6 +8,7 @@ files are the same on every backend.
 
 import itertools
 import json
+import re
 import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -23,6 +24,9 @@ from kbert.training.step.mixin import TrainStep
 
 FORMAT_VERSION = 1
 WEIGHTS = "weights/"  # prefix of the names of weights
+# Name of a checkpoint's files without the suffix; others, such as "step-00000002 (copy)", are not
+# the run's.
+_NAME = re.compile(r"step-(\d{8,})")
 
 
 class Checkpoints:
@@ -121,12 +125,13 @@ class Checkpoints:
             return
         atomic.remove_leftovers(str(self.folder))
         for path in self.folder.glob("step-*.safetensors"):
-            if not path.with_suffix(".json").exists():
+            if _NAME.fullmatch(path.stem) and not path.with_suffix(".json").exists():
                 path.unlink()
 
     def steps(self) -> list[int]:
         """Returns the steps that have a checkpoint, ascending."""
-        return sorted(int(p.stem.removeprefix("step-")) for p in self.folder.glob("step-*.json"))
+        names = [_NAME.fullmatch(path.stem) for path in self.folder.glob("step-*.json")]
+        return sorted(int(name[1]) for name in names if name)
 
     def describe(self) -> str:
         """Returns a sentence about the newest checkpoint, for messages."""

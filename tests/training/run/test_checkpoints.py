@@ -186,3 +186,19 @@ def test_leftovers_of_a_kill_are_removed(tmp_path):
     checkpoints.remove_leftovers()
     assert sorted(tmp_path.iterdir()) == whole
     Checkpoints(tmp_path / "none").remove_leftovers()  # a run that begins has no folder yet
+
+
+@pytest.mark.usefixtures("eagerly")
+@pytest.mark.parametrize("name", ["step-00000002 (copy)", "step-00000001.old", "step-", "step-2"])
+def test_files_of_others_are_left_alone(tmp_path, name):
+    task, checkpoints = trained_task(), Checkpoints(tmp_path, keep=1)
+    checkpoints.save(task, 1)
+    foreign = [tmp_path / f"{name}.json", tmp_path / f"{name} again.safetensors"]
+    for path in foreign:
+        path.write_text("{}")
+    assert checkpoints.steps() == [1]
+    assert checkpoints.latest()["step"] == 1
+    checkpoints.remove_leftovers()
+    checkpoints.save(task, 123456789)
+    assert checkpoints.steps() == [123456789]
+    assert all(path.exists() for path in foreign)
