@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from numbers import Integral
 from typing import Any, cast
 
 from kbert.models import Seq2Seq
@@ -91,8 +92,10 @@ def _layers(asked: Layers, depth: int, usual: int, side: str) -> list[int]:
         usual: number of layers for None.
         side: "encoder" or "decoder", for the message.
     """
-    if asked is None or isinstance(asked, int):
-        count = usual if asked is None else asked
+    if isinstance(asked, bool):  # for Python an integer, but no number of layers
+        layers: list[int] = []
+    elif asked is None or isinstance(asked, Integral):
+        count = usual if asked is None else int(asked)
         steps = max(count - 1, 1)
         layers = [round(i * (depth - 1) / steps) for i in range(count)] if count <= depth else []
     else:

@@ -21,7 +21,14 @@ def teacher(**changes):
 
 @pytest.mark.parametrize(
     ("count", "copied"),
-    [(6, [0, 2, 4, 7, 9, 11]), (3, [0, 6, 11]), (1, [0]), (12, list(range(12))), ([5, 5], [5, 5])],
+    [
+        (6, [0, 2, 4, 7, 9, 11]),
+        (3, [0, 6, 11]),
+        (np.int64(3), [0, 6, 11]),
+        (1, [0]),
+        (12, list(range(12))),
+        ([5, 5], [5, 5]),
+    ],
     ids=str,
 )
 def test_which_layers_are_copied(count, copied):
@@ -54,7 +61,7 @@ def test_a_task_keeps_its_settings_and_learns_from_the_teacher_s_answers():
     assert losses[-1] < losses[0]
 
 
-@pytest.mark.parametrize("layers", [0, 5, [], [4], [-1]], ids=str)
+@pytest.mark.parametrize("layers", [0, 5, [], [4], [-1], True, False, np.int64(0)], ids=repr)
 def test_layers_that_the_teacher_lacks(layers):
     with pytest.raises(
         ValueError, match=r"`decoder_layers` must be a number from 1 to 4.*Received"
