@@ -1,5 +1,8 @@
 """Claims of equality that every model's tests make, and the random weights they are made on."""
 
+import contextlib
+import resource
+
 import keras
 import numpy as np
 
@@ -259,3 +262,14 @@ def compiled(function):
     import jax
 
     return jax.jit(function)
+
+
+@contextlib.contextmanager
+def files_of_at_most(size: int):
+    """The kernel fails every write beyond `size`, as a full disk would: no pretending here."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

@@ -20,6 +20,7 @@ from absl import logging
 
 from kbert.core import late
 from kbert.core.types import PathLike
+from kbert.io import atomic
 from kbert.io.json_file import read_json
 from kbert.io.paths import Path, copy_tree, is_remote, local_only, remove_tree
 from kbert.signatures.rows import RowFunction, Run, differences, largest
@@ -81,6 +82,7 @@ def export_rows(
 
     Raises:
         ImportError: the extra of the runtime is not installed.
+        OSError: the disk is full or not writable.
         ValueError: the format or precision is unknown, the folder is not empty, or a difference
             exceeds the tolerance.
     """
@@ -99,7 +101,7 @@ def export_rows(
     try:
         if runtime.CALIBRATES:  # int8 rounding depends on activations for the samples
             options["samples"] = samples
-        with _refusing(format):
+        with atomic.naming(folder), _refusing(format):
             facts = runtime.write(partial, rows, precision, **options) or {}
         size = sum(os.path.getsize(os.path.join(partial, name)) for name in os.listdir(partial))
         save_beside(partial)
@@ -130,10 +132,11 @@ def export_rows(
                 f"{tolerance:g}, relative to the largest number of TensorFlow's output; pass "
                 f"`tolerance` for another bound. Received: {deviations[worst]:.3g} in {worst!r}"
             )
-        with open(os.path.join(partial, DESCRIPTION_FILE), "w", encoding="utf-8") as file:
-            json.dump(description, file, indent=2, ensure_ascii=False)
-            file.write("\n")
-        _publish(partial, target)
+        with atomic.naming(folder):
+            with open(os.path.join(partial, DESCRIPTION_FILE), "w", encoding="utf-8") as file:
+                json.dump(description, file, indent=2, ensure_ascii=False)
+                file.write("\n")
+            _publish(partial, target)
     finally:
         remove_tree(partial)
     return folder

@@ -18,7 +18,7 @@ from kbert.io.paths import Path
 from kbert.layers import LayerNorm
 from kbert.models import Encoder
 from kbert.signatures import RowFunction
-from tests.harness import KINDS, randomise, tiny_config
+from tests.harness import KINDS, files_of_at_most, randomise, tiny_config
 
 pytestmark = pytest.mark.tensorflow
 PACKAGES = {
@@ -212,6 +212,15 @@ def test_above_the_tolerance_nothing_is_written(tmp_path, rows):
     ):
         write(tmp_path / "out", rows, precision="int8", tolerance=1e-9)
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("format", ["onnx", pytest.param("openvino", marks=pytest.mark.slow)])
+def test_a_full_disk_names_the_folder(tmp_path, rows, format):
+    (tmp_path / "disk").mkdir()
+    error = rf"Cannot write {tmp_path}/disk/out: (File too large|.*iostream)"
+    with files_of_at_most(1000), pytest.raises(OSError, match=error):
+        write(tmp_path / "disk" / "out", rows, format)
+    assert os.listdir(tmp_path / "disk") == []
 
 
 def test_an_operation_that_a_runtime_lacks_is_named(tmp_path):

@@ -10,6 +10,7 @@ from kbert.export import export_saved_model, refuse_differences
 from kbert.signatures import Signature
 from kbert.signatures.requests import text_tokens
 from tests.export import session
+from tests.harness import files_of_at_most
 from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.tensorflow
@@ -86,6 +87,13 @@ def test_a_failed_export_leaves_nothing(tmp_path, layer, monkeypatch):
     with pytest.raises(OSError, match="No space left"):
         export_saved_model(tmp_path, {"dense": signature(layer)})
     assert os.listdir(tmp_path) == []
+
+
+def test_a_full_disk_names_the_folder(tmp_path, layer):
+    error = f"Cannot write {tmp_path}/out: .*File too large"
+    with files_of_at_most(100), pytest.raises(OSError, match=error):
+        export_saved_model(tmp_path / "out", {"dense": signature(layer)})
+    assert os.listdir(tmp_path / "out") == []
 
 
 def test_lookup_tables_travel_with_their_module(tmp_path):

@@ -1,8 +1,6 @@
 """Files appear whole or not at all, also when the kernel itself refuses to write."""
 
-import contextlib
 import os
-import resource
 import signal
 import socket
 import subprocess
@@ -15,17 +13,7 @@ import kbert
 from kbert.data import prepare_corpus
 from kbert.data.corpus import records
 from kbert.io import atomic
-
-
-@contextlib.contextmanager
-def files_of_at_most(size: int):
-    """The kernel fails every write beyond `size`, as a full disk would: no pretending here."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+from tests.harness import files_of_at_most
 
 
 def test_the_old_file_stays_when_the_new_one_fails(tmp_path):

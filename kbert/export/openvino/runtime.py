@@ -1,6 +1,7 @@
 """Models for OpenVINO: `model.xml` and `model.bin`, rows of any number and length."""
 
 import contextlib
+import errno
 import io
 import logging
 import os
@@ -34,6 +35,7 @@ def write(folder: str, rows: RowFunction, precision: str) -> None:
 
     Raises:
         ImportError: the extra is not installed.
+        OSError: the disk is full or not writable.
     """
     openvino = optional("openvino", EXTRA)
     model = openvino.convert_model(rows.concrete)
@@ -46,7 +48,12 @@ def write(folder: str, rows: RowFunction, precision: str) -> None:
         with contextlib.redirect_stdout(io.StringIO()):  # nncf prints tables and a progress bar
             model = nncf.compress_weights(model, mode=nncf.CompressWeightsMode.INT8_SYM)
     path = os.path.join(folder, FILE)
-    openvino.save_model(model, path, compress_to_fp16=precision == "bfloat16")
+    try:
+        openvino.save_model(model, path, compress_to_fp16=precision == "bfloat16")
+    except RuntimeError as error:
+        if "iostream" not in str(error):
+            raise
+        raise OSError(errno.EIO, str(error)) from error  # a full disk; C++ streams do not say why
 
 
 def load(folder: str, description: Mapping[str, Any], threads: int | None) -> Run:

@@ -22,6 +22,7 @@ from kbert.core.finite import refuse_not_finite
 from kbert.core.graphs import graph
 from kbert.core.late import tf
 from kbert.export.savedmodel.tf_serving import warm_up_requests, write_settings, write_warm_up
+from kbert.io import atomic
 from kbert.io.paths import Path, copy, copy_tree, is_remote, remove_tree
 from kbert.signatures.requests import MAX_BYTES, Signature, bounded
 from kbert.signatures.rows import largest
@@ -108,6 +109,7 @@ def export_saved_model(
     Raises:
         ValueError: `max_bytes` is below 1, or the SavedModel fails or returns NaN or infinity.
         RuntimeError: the backend is not TensorFlow.
+        OSError: the disk is full or not writable.
 
     Example:
         >>> import tempfile
@@ -137,8 +139,9 @@ def export_saved_model(
     options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
 
     def write(folder: str) -> None:
-        archive.write_out(folder, options=options, verbose=False)
-        write_warm_up(folder, Path(directory).name, signatures)
+        with atomic.naming(directory):
+            archive.write_out(folder, options=options, verbose=False)
+            write_warm_up(folder, Path(directory).name, signatures)
         run_once(folder, signatures)
         if check is not None:
             check(folder)
