@@ -58,6 +58,7 @@ class DecoderConfig(TransformerConfig):
     kind: ClassVar[str] = "decoder"
     told: ClassVar[str] = "a decoder, which kbert.Decoder loads"
     FORMATS: ClassVar[tuple[str, ...]] = ("kbert", "huggingface")
+    num_segments: ClassVar[int] = 0  # read where encoders are, too
 
     max_positions: int = 1024
     layer_norm_epsilon: float = 1e-5

@@ -82,6 +82,7 @@ class Seq2SeqConfig(Config):
     kind: ClassVar[str] = "seq2seq"
     told: ClassVar[str] = "an encoder-decoder, which kbert.Seq2Seq loads"
     FORMATS: ClassVar[tuple[str, ...]] = ("kbert", "huggingface")
+    num_segments: ClassVar[int] = 0  # read where encoders are, too
 
     vocabulary_size: int
     hidden_size: int

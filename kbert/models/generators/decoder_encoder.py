@@ -5,7 +5,7 @@ Shapes: `B` batch, `T` tokens, `H` hidden width, `V` vocabulary of the pretraine
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import keras
 import numpy as np
@@ -26,16 +26,6 @@ from kbert.models.weights import get_arrays, set_arrays
 INPUT_TOKENS = ("start", "delimiter", "extract")
 _TABLE = "decoder/embeddings/token"
 _BIAS = "decoder/head/bias"  # bias of the logits, if there is one
-
-
-class DecoderEncoderConfig(DecoderConfig):
-    """A decoder's config with further attributes of an encoder's config that tasks read.
-
-    Attributes:
-        num_segments: 0, as a decoder has no segments.
-    """
-
-    num_segments: ClassVar[int] = 0
 
 
 @keras.saving.register_keras_serializable(package="kbert")
@@ -118,7 +108,7 @@ class DecoderEncoder(KerasModel, keras.Model):
                 f"table belong to the input tokens {', '.join(INPUT_TOKENS)}. Received: "
                 f"vocabulary_size={size}"
             )
-        self.config = DecoderEncoderConfig.from_dict(decoder.config.to_dict())
+        self.config = decoder.config
         self.decoder = decoder
         self.pooler = LastToken(self.config.hidden_size, dtype=self.dtype_policy, name="last_token")
         self.has_input_tokens = input_tokens

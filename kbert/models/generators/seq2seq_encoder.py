@@ -9,7 +9,6 @@ import keras
 from keras import ops
 
 from kbert.checkpoints.checkpoint import Checkpoint
-from kbert.configs.seq2seq import Seq2SeqConfig
 from kbert.core.types import DType, Tensors
 from kbert.layers import Dense
 from kbert.models.generators.decoder_encoder import LastToken
@@ -17,16 +16,6 @@ from kbert.models.generators.seq2seq import Seq2Seq
 from kbert.models.initial_values import without_drawing
 from kbert.models.keras_model import KerasModel
 from kbert.models.weights import set_arrays
-
-
-class Seq2SeqEncoderConfig(Seq2SeqConfig):
-    """An encoder-decoder's config with further attributes of an encoder's config that tasks read.
-
-    Attributes:
-        num_segments: 0, as an encoder-decoder has no segments.
-    """
-
-    num_segments: ClassVar[int] = 0
 
 
 @keras.saving.register_keras_serializable(package="kbert")
@@ -59,9 +48,9 @@ class Seq2SeqEncoder(KerasModel, keras.Model):
         ValueError: source and target have different vocabularies.
 
     Example:
-        >>> import numpy as np
-        >>> config = Seq2SeqConfig(vocabulary_size=10, hidden_size=8, num_layers=2, num_heads=2,
-        ...                        intermediate_size=16)
+        >>> import kbert, numpy as np
+        >>> config = kbert.Seq2SeqConfig(vocabulary_size=10, hidden_size=8, num_layers=2,
+        ...                              num_heads=2, intermediate_size=16)
         >>> encoder = Seq2SeqEncoder(Seq2Seq(config))
         >>> out = encoder({"token_ids": np.array([[0, 5, 6, 2]])})
         >>> tuple(out["sequence"].shape), tuple(out["pooled"].shape)
@@ -80,7 +69,7 @@ class Seq2SeqEncoder(KerasModel, keras.Model):
                 "Both sides of an encoder-decoder must have the same vocabulary to read the same "
                 f"tokens. Received: target_vocabulary_size={seq2seq.config.target_vocabulary_size}"
             )
-        self.config = Seq2SeqEncoderConfig.from_dict(seq2seq.config.to_dict())
+        self.config = seq2seq.config
         self.seq2seq = seq2seq
         self.last_token = LastToken(self.config.hidden_size, name="last_token", **policy)
         self.pooler: Dense | None = None
