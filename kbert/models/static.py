@@ -13,7 +13,7 @@ from kbert.core.types import Tensor, Tensors
 from kbert.layers import Dropout, gather_positions
 from kbert.layers.token_embeddings import TokenEmbeddings
 from kbert.models.blocks import Reads
-from kbert.models.encoder import INPUTS, Encoder, Layers
+from kbert.models.encoder import Encoder, Layers
 from kbert.models.inputs_and_outputs import output_spec
 from kbert.models.pooling import make_pooler
 
@@ -40,7 +40,6 @@ class Static(Encoder):
 
     config_class = StaticConfig
     config: StaticConfig
-    INPUTS = INPUTS
     has_input_tokens = False  # sequences have no [CLS] and [SEP]
 
     def _make_embeddings(self) -> keras.layers.Layer:

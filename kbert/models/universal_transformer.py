@@ -18,7 +18,7 @@ from kbert.layers import Dense, gather_positions
 from kbert.layers.positions import sinusoids
 from kbert.layers.recompute import run_layer
 from kbert.models.blocks import Reads, embeddings_of
-from kbert.models.encoder import INPUTS, Encoder, Layers
+from kbert.models.encoder import Encoder, Layers
 from kbert.models.inputs_and_outputs import output_spec
 from kbert.models.pooling import make_pooler
 
@@ -53,7 +53,6 @@ class UniversalTransformer(Encoder):
 
     config_class = UniversalTransformerConfig
     config: UniversalTransformerConfig
-    INPUTS = INPUTS
 
     def _make_embeddings(self) -> keras.layers.Layer:
         config, policy = self.config, {"dtype": self.dtype_policy}
