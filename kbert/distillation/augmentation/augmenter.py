@@ -114,13 +114,14 @@ class Augmenter:
 
     def identity(self) -> dict[str, Any]:
         """Returns all that the copies depend on, for the manifest of a folder."""
-        words = "\n".join(sorted(self.stop_words))
+        words, config = "\n".join(sorted(self.stop_words)), self.model.encoder.config
+        size = f"{config.num_layers} layers of width {config.hidden_size}"
         record = {
             **dataclasses.asdict(self.settings),
             "with_original": self.with_original,
             "stop_words": f"{len(self.stop_words)}, checksum {fingerprints.crc32([words]):08x}",
             "vectors": "the model's own table",
-            "model": f"{_sizes(self.model)}, checksum {model_checksum(self.model)}",
+            "model": f"{size}, checksum {model_checksum(self.model)}",
             "tokenizer": f"{self.model.tokenizer.kind}, checksum {self.model.tokenizer.checksum}",
             "data": f"{len(self.table):,} rows, checksum {self.table.checksum:08x}",
         }
@@ -251,11 +252,6 @@ class Augmenter:
             choice = below(fold(fold(key, 1)[:, None], copies), tf.constant(counts)[:, None])
             is_replaced &= tf.constant(counts)[:, None] > 0
             return tf.where(is_replaced, choice, -1).numpy()
-
-
-def _sizes(model: Pretraining) -> str:
-    config = model.encoder.config
-    return f"{config.num_layers} layers of width {config.hidden_size}"
 
 
 def check_model(model: Any) -> Pretraining:

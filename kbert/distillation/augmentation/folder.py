@@ -79,7 +79,7 @@ def write_augmented(
             return output.state
         output.save()
         atomic.remove_leftovers(output_dir)
-        names = [_shard_name(number, shards) for number in range(shards)]
+        names = [f"augmented-{number:05d}-of-{shards:05d}.jsonl" for number in range(shards)]
         with Progress("augmenting", size, " rows", verbose=int(verbose)) as bar:
             for number, name in enumerate(names):
                 start, stop = size * number // shards, size * (number + 1) // shards
@@ -157,10 +157,6 @@ def _describe(folder: str, name: str) -> dict[str, Any]:
             checksum = fingerprints.crc32([block], checksum)
             size += len(block)
     return {"file": name, "lines": lines, "bytes": size, "crc32": f"{checksum:08x}"}
-
-
-def _shard_name(number: int, shards: int) -> str:
-    return f"augmented-{number:05d}-of-{shards:05d}.jsonl"
 
 
 def _read(folder: str) -> dict[str, Any]:
