@@ -92,7 +92,8 @@ class _Attention(Editable):
         product and bias (oneDNN's remapper). A loop with a bias from outside then ends without a
         result.
         """
-        return _biased(ops.cast(_product(query, key), "float32") * self._scale, bias)
+        scores = ops.matmul(query, ops.transpose(key, (0, 1, 3, 2)))  # (B, N, T, S)
+        return _biased(ops.cast(scores, "float32") * self._scale, bias)
 
     @property
     def _scale(self) -> float:
@@ -621,10 +622,6 @@ def _with_rows(blocks: Tensor, rows: Tensor) -> Tensor:
     batch, heads, number, _, width = ops.shape(blocks)
     shape = (batch, heads, number, ops.shape(rows)[2], width)
     return ops.concatenate([blocks, ops.broadcast_to(rows[:, :, None], shape)], axis=-2)
-
-
-def _product(query: Tensor, key: Tensor) -> Tensor:
-    return ops.matmul(query, ops.transpose(key, (0, 1, 3, 2)))  # (B, N, T, S)
 
 
 def _biased(scores: Tensor, bias: Tensor) -> Tensor:
