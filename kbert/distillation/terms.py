@@ -235,8 +235,10 @@ class OfLayers(Term):
 
     layers: str | Sequence[int | None] = "uniform"
 
+    name: ClassVar[str]  # name of the value
     # Output of a layer that the term compares, see `Term.reads_of`.
-    compares: ClassVar[str]
+    compares: ClassVar[str] = "hidden_states"
+    returned: ClassVar[Mapping[str, bool]] = HIDDEN
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -255,46 +257,58 @@ class OfLayers(Term):
         layer_pairs = enumerate(layer_map(self.layers, *depths), start=1)
         return [(ours, theirs) for ours, theirs in layer_pairs if theirs is not None]
 
-    def _summed(
-        self, student: Reading, teacher: Reading, compare: Callable[[int, int], Pair]
-    ) -> Pair:
-        """Returns the sum of a comparison over pairs of layers, and the weights of one layer.
+    def compare(self, found: Tensor, wanted: Tensor, real: Tensor, student: Reading) -> Pair:
+        """Returns the loss of one layer of the student, as weighted sum and sum of weights.
 
         Args:
-            student: outputs of the student.
-            teacher: outputs of the teacher.
-            compare: function of a student's and a teacher's layer, both counted from 1.
+            found: hidden states (B, T, H) or attention scores of the student's layer.
+            wanted: hidden states or attention scores of the teacher's layer.
+            real: weights (B, T) of the tokens, 0 for padding.
+            student: all outputs of the student.
         """
+        raise NotImplementedError(f"{type(self).__name__} must define `compare`.")
+
+    def pairs(
+        self, student: Reading, teacher: Reading, real: Tensor, project: Callable[[Tensor], Tensor]
+    ) -> dict[str, Pair]:
         layers = self.pairs_of_layers(student.task, teacher.task)
-        pairs = [compare(ours, theirs) for ours, theirs in layers]
-        total = sum(pair[0] for pair in pairs)
-        return total, pairs[0][1]  # the weights are the same in every layer
+        pairs = []
+        for ours, theirs in layers:
+            found, wanted = self._read(student, ours), self._read(teacher, theirs)
+            found = project(found) if self.projects else found
+            pairs.append(self.compare(found, wanted, real, student))
+        total = self._joined([total for total, _ in pairs], layers, student)
+        return {self.name: (total, pairs[0][1])}  # the weights are the same in every layer
+
+    def _read(self, reading: Reading, layer: int) -> Tensor:
+        if self.compares == "scores":
+            return reading.outputs["internals"][layer - 1]["scores"]
+        return reading.outputs["hidden_states"][layer]
+
+    def _joined(
+        self, totals: list[Tensor], layers: list[tuple[int, int]], student: Reading
+    ) -> Tensor:
+        """Returns the sum of the layers' totals."""
+        return sum(totals)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HiddenStates(OfLayers):
     """Squared difference of hidden states, layer by layer (TinyBERT, equation 8)."""
 
-    compares: ClassVar[str] = "hidden_states"
-    returned: ClassVar[Mapping[str, bool]] = HIDDEN
+    name = "hidden_states"
     projects: ClassVar[bool] = True
     shown: ClassVar[tuple[str, ...]] = ("hidden_states",)
 
-    def pairs(
-        self, student: Reading, teacher: Reading, real: Tensor, project: Callable[[Tensor], Tensor]
-    ) -> dict[str, Pair]:
-        states = [reading.outputs["hidden_states"] for reading in (student, teacher)]
-
-        def compare(ours: int, theirs: int) -> Pair:
-            return losses.mean_squares(project(states[0][ours]), states[1][theirs], real)
-
-        return {"hidden_states": self._summed(student, teacher, compare)}
+    def compare(self, found: Tensor, wanted: Tensor, real: Tensor, student: Reading) -> Pair:
+        return losses.mean_squares(found, wanted, real)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AttentionScores(OfLayers):
     """Squared difference of attention scores before the softmax (TinyBERT, equation 7)."""
 
+    name = "attention_scores"
     compares: ClassVar[str] = "scores"
     returned: ClassVar[Mapping[str, bool]] = INTERNALS
     shown: ClassVar[tuple[str, ...]] = ("attention_scores",)
@@ -303,16 +317,8 @@ class AttentionScores(OfLayers):
         super().check(student, teacher)
         check_equal(student, teacher, "num_heads", "Attention scores are compared head by head")
 
-    def pairs(
-        self, student: Reading, teacher: Reading, real: Tensor, project: Callable[[Tensor], Tensor]
-    ) -> dict[str, Pair]:
-        internals = [reading.outputs["internals"] for reading in (student, teacher)]
-
-        def compare(ours: int, theirs: int) -> Pair:
-            scores = internals[0][ours - 1]["scores"], internals[1][theirs - 1]["scores"]
-            return losses.score_squares(*scores, student.numbered(real), real)
-
-        return {"attention_scores": self._summed(student, teacher, compare)}
+    def compare(self, found: Tensor, wanted: Tensor, real: Tensor, student: Reading) -> Pair:
+        return losses.score_squares(found, wanted, student.numbered(real), real)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ with its width between layers.
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import ClassVar
 
 import keras
@@ -16,7 +16,7 @@ from kbert.configs.base import check_count
 from kbert.core.types import Pair, Tensor
 from kbert.distillation import losses
 from kbert.distillation.reading import Reading
-from kbert.distillation.terms import HIDDEN, INTERNALS, OfLayers, Term, check_equal
+from kbert.distillation.terms import INTERNALS, OfLayers, Term, check_equal
 from kbert.tasks.encoder_task import EncoderTask
 from kbert.training.optimization.layer_rates import layer_phases, phase_of
 
@@ -35,7 +35,6 @@ class LayerTransfer(OfLayers):
             at once ("joint").
     """
 
-    name: ClassVar[str]  # name of the value
     steps_per_layer: int | None = None
 
     def __post_init__(self) -> None:
@@ -43,27 +42,10 @@ class LayerTransfer(OfLayers):
         if self.steps_per_layer is not None:
             check_count("steps_per_layer", self.steps_per_layer, minimum=1)
 
-    def compare(self, found: Tensor, wanted: Tensor, real: Tensor, student: Reading) -> Pair:
-        """Returns the loss of one layer of the student, as weighted sum and sum of weights.
-
-        Args:
-            found: hidden states (B, T, H) or attention scores of the student's layer.
-            wanted: hidden states or attention scores of the teacher's layer.
-            real: weights (B, T) of the tokens, 0 for padding.
-            student: all outputs of the student.
-        """
-        raise NotImplementedError(f"{type(self).__name__} must define `compare`.")
-
-    def pairs(
-        self, student: Reading, teacher: Reading, real: Tensor, project: Callable[[Tensor], Tensor]
-    ) -> dict[str, Pair]:
-        layers = self.pairs_of_layers(student.task, teacher.task)
-        pairs = []
-        for ours, theirs in layers:
-            student_output, teacher_output = self._read(student, ours), self._read(teacher, theirs)
-            student_output = project(student_output) if self.projects else student_output
-            pairs.append(self.compare(student_output, teacher_output, real, student))
-        totals = [total for total, _ in pairs]
+    def _joined(
+        self, totals: list[Tensor], layers: list[tuple[int, int]], student: Reading
+    ) -> Tensor:
+        """Returns the mean over the layers, in which only the one that learns now counts."""
         if self.steps_per_layer is not None and student.step is not None:
             depth = student.task.encoder.config.num_layers
             phase = phase_of(student.step, self.steps_per_layer, depth)
@@ -71,13 +53,7 @@ class LayerTransfer(OfLayers):
                 total * ops.cast(ops.equal(phase, ours - 1), "float32")
                 for total, (ours, _) in zip(totals, layers, strict=True)
             ]
-        # The weights are the same in every layer.
-        return {self.name: (sum(totals) / len(layers), pairs[0][1])}
-
-    def _read(self, reading: Reading, layer: int) -> Tensor:
-        if self.compares == "scores":
-            return reading.outputs["internals"][layer - 1]["scores"]
-        return reading.outputs["hidden_states"][layer]
+        return sum(totals) / len(layers)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -89,8 +65,6 @@ class FeatureMaps(LayerTransfer):
     """
 
     name = "feature_maps"
-    compares: ClassVar[str] = "hidden_states"
-    returned = HIDDEN
     projects: ClassVar[bool] = True
     shown: ClassVar[tuple[str, ...]] = ("feature_maps",)
 
@@ -106,8 +80,6 @@ class FeatureMeans(LayerTransfer):
     """
 
     name = "feature_means"
-    compares: ClassVar[str] = "hidden_states"
-    returned = HIDDEN
 
     def compare(self, found: Tensor, wanted: Tensor, real: Tensor, student: Reading) -> Pair:
         return losses.mean_squares(_moments(found)[0], _moments(wanted)[0], real)
@@ -121,8 +93,6 @@ class FeatureVariances(LayerTransfer):
     """
 
     name = "feature_variances"
-    compares: ClassVar[str] = "hidden_states"
-    returned = HIDDEN
 
     def compare(self, found: Tensor, wanted: Tensor, real: Tensor, student: Reading) -> Pair:
         difference = ops.abs(_moments(found)[1] - _moments(wanted)[1])[..., 0]
