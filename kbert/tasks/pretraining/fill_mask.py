@@ -6,7 +6,7 @@ Shapes: B texts, T tokens, P masks of the text that has most, V vocabulary, K an
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import keras
 import numpy as np
@@ -270,6 +270,44 @@ class FillMask:
         mask = tokenizer.mask_token
         texts = (f"Fine {mask}.", f"The {mask} is not paid yet; please {mask} within a week.")
         return Signature(fill_mask, spec, tokens, too_long="cut", warm_up=texts)
+
+
+class FillsMasks:
+    """Part of tasks that fill masks, with their `fill_mask`."""
+
+    file_answers: ClassVar[type[FileAnswers]] = MaskAnswers
+    fill_mask: FillMask
+
+    def predict(
+        self,
+        texts: str | Sequence[str],
+        top_k: int = 5,
+        candidates: Sequence[str] | None = None,
+        batch_size: int = inference.BATCH_SIZE,
+    ) -> list[dict[str, list]]:
+        """Fills the masks of texts.
+
+        A text that is too long for the encoder is truncated at the end. If a mask would be lost,
+        an error is raised.
+
+        Args:
+            texts: strings with any number of mask tokens ("[MASK]"), or one string.
+            top_k: number of answers for each mask.
+            candidates: tokens whose probabilities are returned, in this order, instead of the
+                `top_k` best. Each must be one vocabulary entry.
+            batch_size: texts that go through the model together.
+
+        Returns:
+            For each text `{"tokens": …, "probabilities": …}`. Both hold one list for each mask: of
+            the best answers, most probable first, or of the candidates. Both are empty for a text
+            without masks.
+
+        Raises:
+            ValueError: the task was built without masks, `top_k` or `batch_size` is out of range, a
+                candidate is not one vocabulary entry, or a mask lies beyond the encoder's maximum
+                length.
+        """
+        return self.fill_mask.fill(texts, top_k, candidates, batch_size)
 
 
 def check_top_k(tokenizer: Tokenizer, top_k: int) -> None:

@@ -3,13 +3,11 @@
 Shapes: B rows, T tokens, P predictions of a row at most, V vocabulary.
 """
 
-from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import keras
 from keras import ops
 
-from kbert import inference
 from kbert.configs.base import check_count
 from kbert.configs.xlnet import XlnetConfig
 from kbert.core.types import Tensor, Tensors, Terms
@@ -18,14 +16,14 @@ from kbert.signatures import Signature
 from kbert.tasks.corpora import PermutedCorpus
 from kbert.tasks.encoder_task import EncoderTask
 from kbert.tasks.losses import Prediction
-from kbert.tasks.pretraining.fill_mask import FillMask, MaskAnswers
+from kbert.tasks.pretraining.fill_mask import FillMask, FillsMasks
 from kbert.tasks.pretraining.row_memory import RemembersRows
 from kbert.tasks.token_losses import token_losses
 from kbert.tokenizers.base import Tokenizer
 from kbert.training.step.state import DerivedMetrics
 
 
-class PermutationLM(RemembersRows, EncoderTask):
+class PermutationLM(FillsMasks, RemembersRows, EncoderTask):
     """Permutation language modelling: predicts each token from those read before it.
 
     (Yang et al. 2019, "XLNet", section 2, https://arxiv.org/abs/1906.08237.) Train with `fit` on
@@ -67,7 +65,6 @@ class PermutationLM(RemembersRows, EncoderTask):
 
     kind = "permutation_lm"
     corpus_objective = PermutedCorpus
-    file_answers = MaskAnswers
     knows_rows = ("order_ids",)
     shown_metrics = ("plm_loss", "plm_accuracy")
     derived_metrics: ClassVar[DerivedMetrics] = {"perplexity": ("plm_loss", ops.exp)}
@@ -172,31 +169,6 @@ class PermutationLM(RemembersRows, EncoderTask):
                 'in the next batch: make the dataset with segments="runs". '
                 f"Received: {', '.join(sorted(batch))}"
             )
-
-    def predict(
-        self,
-        texts: str | Sequence[str],
-        top_k: int = 5,
-        candidates: Sequence[str] | None = None,
-        batch_size: int = inference.BATCH_SIZE,
-    ) -> list[dict[str, list]]:
-        """Fills the masks of texts; see `Pretraining.predict`.
-
-        Args:
-            texts: strings with any number of mask tokens ("<mask>"), or one string.
-            top_k: number of answers for each mask.
-            candidates: tokens whose probabilities are returned, in this order, instead of the
-                `top_k` best. Each must be one vocabulary entry.
-            batch_size: texts that go through the model together.
-
-        Returns:
-            For each text `{"tokens": …, "probabilities": …}`; both hold one list for each mask.
-
-        Raises:
-            ValueError: `top_k` or `batch_size` is out of range, a candidate is not one vocabulary
-                entry, or a mask lies beyond the encoder's maximum length.
-        """
-        return self.fill_mask.fill(texts, top_k, candidates, batch_size)
 
     def signatures(self, top_k: int = 5) -> dict[str, Signature]:
         """Returns `fill_mask`, which is also `serving_default`, and `encode`; see `Pretraining`.

@@ -25,7 +25,7 @@ from kbert.signatures.rows import Run
 from kbert.tasks.corpora import MaskedCorpus, SentencesCorpus
 from kbert.tasks.encoder_task import EncoderTask
 from kbert.tasks.losses import Prediction, accuracy, cross_entropy
-from kbert.tasks.pretraining.fill_mask import FillMask, MaskAnswers, shifted
+from kbert.tasks.pretraining.fill_mask import FillMask, FillsMasks, shifted
 from kbert.tasks.token_losses import TokenLosses, token_losses
 from kbert.tokenizers.base import Tokenizer
 
@@ -58,7 +58,7 @@ class MaskedRows(EncoderRows):
         runner.forward = lambda features: run(features)["probabilities"]
 
 
-class Pretraining(EncoderTask):
+class Pretraining(FillsMasks, EncoderTask):
     """Masked language modelling, optionally with a sentence and a span boundary objective.
 
     Train with `fit` on the batches of `kbert.data.pretraining_dataset`. The loss is a sum of means:
@@ -109,7 +109,6 @@ class Pretraining(EncoderTask):
     kind = "pretrain"
     row_export = MaskedRows
     corpus_objective: ClassVar[type[MaskedCorpus]] = SentencesCorpus
-    file_answers = MaskAnswers
     held_elsewhere: tuple[str, ...] = (
         "masked_lm",
         "next_sentence",
@@ -323,39 +322,8 @@ class Pretraining(EncoderTask):
         logits = self.sentence(self.encode_pooled(features))
         return ops.softmax(logits)[:, AS_WRITTEN]  # (B,)
 
-    def predict(
-        self,
-        texts: str | Sequence[str],
-        top_k: int = 5,
-        candidates: Sequence[str] | None = None,
-        batch_size: int = inference.BATCH_SIZE,
-    ) -> list[dict[str, list]]:
-        """Fills the masks of texts.
-
-        A text that is too long for the encoder is truncated at the end. If a mask would be lost,
-        an error is raised.
-
-        Args:
-            texts: strings with any number of mask tokens ("[MASK]"), or one string.
-            top_k: number of answers for each mask.
-            candidates: tokens whose probabilities are returned, in this order, instead of the
-                `top_k` best. Each must be one vocabulary entry.
-            batch_size: texts that go through the model together.
-
-        Returns:
-            For each text `{"tokens": …, "probabilities": …}`. Both hold one list for each mask: of
-            the best answers, most probable first, or of the candidates. Both are empty for a text
-            without masks.
-
-        Raises:
-            ValueError: the task was built without masks, `top_k` or `batch_size` is out of range, a
-                candidate is not one vocabulary entry, or a mask lies beyond the encoder's maximum
-                length.
-        """
-        return self.fill_mask.fill(texts, top_k, candidates, batch_size)
-
     @property
-    def fill_mask(self) -> FillMask:
+    def fill_mask(self) -> FillMask:  # type: ignore[override]  # made only with a masked LM
         """The `FillMask` that fills masks in texts; a task without masked LM raises ValueError."""
         self._check_has("masked-LM", "masked_lm", self.masked_lm is not None)
         return self._fill_mask
