@@ -64,6 +64,10 @@ class GlueTask:
         return not self.labels
 
     @property
+    def kind(self) -> str:
+        return "regress" if self.is_regression else "classify"
+
+    @property
     def submission(self) -> str:
         """File name of the test predictions."""
         return f"{self.server_name or self.name}.tsv"

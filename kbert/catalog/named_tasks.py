@@ -63,38 +63,19 @@ class NamedTask:
         return {**self.fixed, **{name: x for name, x in own.items() if x is not None}}
 
 
-def _glue() -> list[NamedTask]:
-    """Returns named tasks: those of GLUE, and SNLI.
-
-    The first official metric of a task selects its best model.
-    """
-    return [
-        NamedTask(
-            name=name,
-            kind="regress" if task.is_regression else "classify",
-            reader="glue",
-            is_benchmark=True,
-            files=f"{task.name}: {', '.join(task.files.values())}, or their folder",
-            labels=task.labels or None,
-            defaults={"metric": task.metrics[0]},
-        )
-        for name, task in GLUE.items()
-    ]
-
-
-def _super_glue() -> list[NamedTask]:
-    """Returns named tasks: those of SuperGLUE, on the published JSON lines."""
+def _benchmark(reader: str, tasks: Mapping[str, GlueTask | SuperGlueTask]) -> list[NamedTask]:
+    """Returns named tasks; the first official metric of a task selects its best model."""
     return [
         NamedTask(
             name=name,
             kind=task.kind,
-            reader="super_glue",
+            reader=reader,
             is_benchmark=True,
             files=f"{task.name}: {', '.join(task.files.values())}, or their folder",
             labels=task.labels or None,
             defaults={"metric": task.metrics[0]},
         )
-        for name, task in SUPER_GLUE.items()
+        for name, task in tasks.items()
     ]
 
 
@@ -119,8 +100,8 @@ _TEXTS: dict[str, Any] = {
 TASKS: dict[str, NamedTask] = {
     task.name: task
     for task in [
-        *_glue(),
-        *_super_glue(),
+        *_benchmark("glue", GLUE),
+        *_benchmark("super_glue", SUPER_GLUE),
         NamedTask(name="squad", **_SPAN),
         NamedTask(name="squad2", **_SPAN, defaults={"epochs": 2, "batch_size": 48, **_TUNED}),
         NamedTask(name="ner", kind="tag", files="CoNLL columns, tag in the last", reader="tagged"),
