@@ -64,9 +64,9 @@ def download(repository: str, revision: str | None, *, weights: bool, asked: str
         OSError: the hub's cache cannot be written.
         ValueError: a file does not have the checksum that the hub gives; the file is removed.
     """
-    from huggingface_hub import snapshot_download
+    from huggingface_hub import constants, snapshot_download
 
-    url = _place(repository, revision)
+    url = f"{constants.ENDPOINT}/{repository}/tree/{revision or _MAIN}"
     names = _ask(repository, revision, weights=weights, place=url, asked=asked)
     unreachable = names if isinstance(names, Exception) else None
     weight_patterns = _of_weights([] if isinstance(names, Exception) else names) if weights else []
@@ -187,12 +187,6 @@ def _failures() -> tuple[type[Exception], ...]:
     # errors.HTTPError is the base of the HTTP client's errors; hf_xet raises RuntimeErrors. A
     # response that is not the hub's (a proxy's page) ends in a ValueError or a KeyError.
     return errors.HTTPError, OSError, RuntimeError, ValueError, KeyError
-
-
-def _place(repository: str, revision: str | None) -> str:
-    from huggingface_hub import constants
-
-    return f"{constants.ENDPOINT}/{repository}/tree/{revision or _MAIN}"
 
 
 def _verify(folder: Path, asked: str) -> None:
