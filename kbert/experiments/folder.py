@@ -97,11 +97,14 @@ class RunFolder:
     def result(self) -> Result | None:
         """Returns the result of the run; None if it is not finished."""
         path = self.path / "results.json"
-        return Result.from_dict(self.path, _read(path)) if path.exists() else None
+        if not path.exists():
+            return None
+        return Result.from_dict(self.path, json.loads(path.read_text(encoding="utf-8")))
 
     def finish(self, result: Result) -> None:
         """Writes the result of the run, and removes the files that only a restart needs."""
-        _write(self.path / "results.json", result.to_dict())
+        content = json.dumps(result.to_dict(), indent=2, ensure_ascii=False) + "\n"
+        atomic.write(self.path / "results.json", content.encode())
         self.remove_checkpoints()
 
     def remove_checkpoints(self) -> None:
@@ -117,13 +120,3 @@ def checksum_of(model: PathLike | None) -> str | None:
         return None if model is None else weights_checksum(locate(model))
     except (FileNotFoundError, ConnectionError):
         return None
-
-
-def _read(path: Path) -> dict:
-    """Reads a JSON file."""
-    return json.loads(path.read_text(encoding="utf-8"))
-
-
-def _write(path: Path, content: dict) -> None:
-    """Writes a JSON file, whole or not at all."""
-    atomic.write(path, (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode())
