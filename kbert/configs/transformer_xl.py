@@ -5,7 +5,6 @@ import itertools
 from typing import ClassVar
 
 from kbert.configs.base import check_count
-from kbert.configs.transformer import TransformerConfig
 from kbert.configs.xlnet import XlnetConfig
 
 
@@ -43,10 +42,6 @@ class TransformerXlConfig(XlnetConfig):
     cutoffs: tuple[int, ...] = ()
     divisor: int = 1
 
-    CHOICES: ClassVar[dict[str, tuple[str, ...]]] = {
-        **TransformerConfig.CHOICES,
-        "positions": ("relative",),
-    }
     LATER: ClassVar[tuple[str, ...]] = (*XlnetConfig.LATER, "cutoffs", "divisor")
     UNUSED: ClassVar[tuple[str, ...]] = (
         *(name for name in XlnetConfig.UNUSED if name != "embedding_size"),
