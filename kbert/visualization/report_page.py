@@ -1,14 +1,13 @@
 """Reports as one HTML file that any browser opens: pictures, tables and text, no network."""
 
 import base64
-import html
 import io
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from kbert.core.types import PathLike
 from kbert.visualization.attention_page import AttentionPage
-from kbert.visualization.token_scores import scores_html
+from kbert.visualization.token_scores import escaped, scores_html
 
 _STYLE = """
 :root { color-scheme: light dark; }
@@ -42,21 +41,21 @@ class ReportPage:
 
     def __init__(self, title: str, introduction: str = "") -> None:
         self.title = title
-        self._parts = [f"<h1>{_escaped(title)}</h1>"]
+        self._parts = [f"<h1>{escaped(title)}</h1>"]
         if introduction:
             self.text(introduction)
 
     def text(self, text: str) -> None:
         """Adds a paragraph."""
-        self._parts.append(f"<p>{_escaped(text)}</p>")
+        self._parts.append(f"<p>{escaped(text)}</p>")
 
     def command(self, line: str) -> None:
         """Adds a shell command."""
-        self._parts.append(f"<pre><code>{_escaped(line)}</code></pre>")
+        self._parts.append(f"<pre><code>{escaped(line)}</code></pre>")
 
     def heading(self, text: str) -> None:
         """Adds the heading of a section."""
-        self._parts.append(f"<h2>{_escaped(text)}</h2>")
+        self._parts.append(f"<h2>{escaped(text)}</h2>")
 
     def table(self, heading: str, names: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
         """Adds a section with a table.
@@ -67,7 +66,7 @@ class ReportPage:
             rows: values of each row: text, and numbers, which are aligned to the right.
         """
         self.heading(heading)
-        head = "".join(f'<th scope="col">{_escaped(name)}</th>' for name in names)
+        head = "".join(f'<th scope="col">{escaped(name)}</th>' for name in names)
         body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>\n" for row in rows)
         self._parts.append(
             f'<div class="wide"><table><thead><tr>{head}</tr></thead>\n<tbody>{body}</tbody>'
@@ -87,7 +86,7 @@ class ReportPage:
         figure.savefig(file, format="png", dpi=150)
         content = base64.b64encode(file.getvalue()).decode()
         self._parts.append(
-            f'<figure><img alt="{_escaped(description)}" src="data:image/png;base64,{content}">'
+            f'<figure><img alt="{escaped(description)}" src="data:image/png;base64,{content}">'
             "</figure>"
         )
 
@@ -105,7 +104,7 @@ class ReportPage:
         return (
             '<!doctype html>\n<html lang="en">\n<head><meta charset="utf-8">'
             '<meta name="viewport" content="width=device-width, initial-scale=1">'
-            f'<link rel="icon" href="data:,"><title>{_escaped(self.title)}</title>'
+            f'<link rel="icon" href="data:,"><title>{escaped(self.title)}</title>'
             f"<style>{_STYLE}</style></head>\n<body>\n" + "\n".join(self._parts) + "\n</body>\n"
             "</html>\n"
         )
@@ -120,10 +119,6 @@ class ReportPage:
 def _cell(value: Any) -> str:
     """Returns a table cell as HTML: a text, or a number with two digits unless it is whole."""
     if isinstance(value, str):
-        return f"<td>{_escaped(value)}</td>"
+        return f"<td>{escaped(value)}</td>"
     text = f"{value:,}" if isinstance(value, int) else f"{value:,.2f}"
     return f'<td class="number">{text}</td>'
-
-
-def _escaped(text: str) -> str:
-    return html.escape(text.encode("utf-8", "replace").decode("utf-8"))

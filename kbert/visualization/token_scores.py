@@ -70,9 +70,9 @@ def scores_html(tokens: Sequence[str], scores: Values, *, caption: str = "") -> 
         red, green, blue = _rgb(_POSITIVE if score > 0 else _NEGATIVE)
         spans.append(
             f'<span title="{score:.4g}" style="background: rgba({red}, {green}, {blue}, '
-            f'{opacity:.2f}); border-radius: 3px; padding: 1px 3px">{_escaped(token)}</span>'
+            f'{opacity:.2f}); border-radius: 3px; padding: 1px 3px">{escaped(token)}</span>'
         )
-    head = f"<figcaption>{_escaped(caption)}</figcaption>" if caption else ""
+    head = f"<figcaption>{escaped(caption)}</figcaption>" if caption else ""
     return (
         f'<figure style="margin: 8px 0; line-height: 1.9">{head}<div>{" ".join(spans)}</div>'
         "</figure>"
@@ -95,5 +95,6 @@ def _rgb(colour: str) -> tuple[int, ...]:
     return tuple(bytes.fromhex(colour[1:]))
 
 
-def _escaped(text: str) -> str:
+def escaped(text: str) -> str:
+    """Returns a text as HTML; characters that UTF-8 cannot encode are replaced."""
     return html.escape(text.encode("utf-8", "replace").decode("utf-8"))
