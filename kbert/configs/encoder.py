@@ -257,5 +257,4 @@ class EncoderConfig(TransformerConfig):
 
     @property
     def num_blocks(self) -> int:
-        """Number of blocks with separate weights."""
         return self.num_layers if self.num_layer_groups is None else self.num_layer_groups

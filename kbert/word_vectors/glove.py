@@ -41,7 +41,6 @@ class Glove(TrainingOptions):
     )
 
     def learner(self, corpus: Corpus) -> Learner:
-        """Makes the learner of these settings and a corpus."""
         return GloveLearner(self, corpus)
 
 

@@ -62,7 +62,6 @@ class SkipGram(NegativeSampling):
     kind = "skip_gram"
 
     def learner(self, corpus: Corpus) -> Learner:
-        """Makes the learner of these settings and a corpus."""
         return SkipGramLearner(self, corpus)
 
 
@@ -76,7 +75,6 @@ class Cbow(NegativeSampling):
     kind = "cbow"
 
     def learner(self, corpus: Corpus) -> Learner:
-        """Makes the learner of these settings and a corpus."""
         return CbowLearner(self, corpus)
 
 
@@ -108,7 +106,6 @@ class FastText(NegativeSampling):
             )
 
     def learner(self, corpus: Corpus) -> Learner:
-        """Makes the learner of these settings and a corpus."""
         return FastTextLearner(self, corpus)
 
 

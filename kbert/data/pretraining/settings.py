@@ -273,7 +273,6 @@ class Settings(StreamSettings, MaskingSettings):
 
     @property
     def reads_aligned(self) -> bool:
-        """Whether the stream reads texts with their translations."""
         return self.segment_scheme.aligned
 
     @property

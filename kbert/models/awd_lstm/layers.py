@@ -70,7 +70,6 @@ class WordDropoutEmbeddings(AdaptiveEmbeddings):
     def call(
         self, token_ids: Tensor, segment_ids: Tensor | None = None, training: bool = False
     ) -> Tensor:
-        """Returns the embeddings (..., H) of `token_ids` (...); `segment_ids` are ignored."""
         ids = whole_numbers(token_ids, "token_ids")
         x = take_rows(self.tables[0], ids)
         if training and self.words.rate:

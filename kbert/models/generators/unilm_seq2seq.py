@@ -64,7 +64,6 @@ class UniLMSeq2Seq(OneNetwork):
         self.masked_lm = masked_lm
 
     def parts(self) -> dict[str, keras.layers.Layer]:
-        """Returns the layers with weights, by the first part of the weights' names in a preset."""
         return {**super().parts(), "masked_lm": self.masked_lm}
 
     @property
@@ -77,7 +76,6 @@ class UniLMSeq2Seq(OneNetwork):
 
     @property
     def segments(self) -> tuple[int, int] | None:
-        """Segment ids of sources and of targets; None without segments."""
         last = self.config.num_segments - 1
         return None if last < 0 else (max(last - 1, 0), last)
 

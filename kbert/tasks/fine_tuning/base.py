@@ -243,7 +243,6 @@ class FineTuningTask(TableTask, EncoderTask):
         raise NotImplementedError(f"{type(self).__name__} must define `targets` or `tokenize`.")
 
     def tokenize(self, table: Table, labelled: bool) -> Rows:
-        """Tokenises a table, or a part of one, to rows; with `labelled` they have their labels."""
         rows = self.texts.rows(table)
         return (
             dataclasses.replace(rows, dense={"labels": self.targets(table)}) if labelled else rows
@@ -289,7 +288,6 @@ class FineTuningTask(TableTask, EncoderTask):
         }
 
     def check_labels(self, table: Table) -> None:
-        """Raises ValueError if a table has no labels, or an invalid one."""
         if self.texts is None:
             self.tokenize(table, labelled=True)
         else:

@@ -208,7 +208,6 @@ class BytePairTokenizer(Tokenizer):
         return fingerprints.sha256_of_json(content)
 
     def get_config(self) -> dict[str, Any]:
-        """Returns the constructor's arguments."""
         return {
             "vocabulary": list(self.vocabulary),
             "merges": [" ".join(pair) for pair in self.merges],

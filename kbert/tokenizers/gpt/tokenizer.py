@@ -91,7 +91,6 @@ class GptTokenizer(Tokenizer):
         )
 
     def get_config(self) -> dict[str, Any]:
-        """Returns the constructor's arguments."""
         return {
             "vocabulary": list(self.vocabulary),
             "merges": [" ".join(pair) for pair in self.merges],

@@ -214,13 +214,11 @@ class UnigramTokenizer(Tokenizer):
 
     @property
     def prefix_ids(self) -> tuple[int, ...]:
-        """The ids before a text in a row of the model's input, such as that of [CLS]."""
         roles = LAYOUTS[self.layout].prefix
         return super().prefix_ids if roles is None else self._ids_of(roles)
 
     @property
     def suffix_ids(self) -> tuple[int, ...]:
-        """The ids after a text in a row of the model's input, such as that of [SEP]."""
         roles = LAYOUTS[self.layout].suffix
         return super().suffix_ids if roles is None else self._ids_of(roles)
 

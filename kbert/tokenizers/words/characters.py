@@ -134,7 +134,6 @@ class CharacterTokenizer(Serializable):
         self.sep_id = frames[-1] + (np.arange(max_characters) == 1).astype(np.int32)
 
     def get_config(self) -> dict[str, Any]:
-        """Returns the constructor's arguments."""
         return {"max_characters": self.max_characters}
 
     def _config_file(self) -> dict[str, Any]:

@@ -66,7 +66,6 @@ class WordTokenizer(Tokenizer):
         return [self._table]
 
     def get_config(self) -> dict[str, Any]:
-        """Returns the constructor's arguments."""
         return {"vocabulary": list(self.vocabulary)}
 
     def _options(self) -> dict[str, Any]:

@@ -135,7 +135,6 @@ class Adafactor(DecayingOptimizer):
         return ops.rsqrt(rows)[..., None] * ops.rsqrt(columns)[..., None, :]
 
     def get_config(self) -> dict[str, Any]:
-        """Returns the settings; a schedule is serialised with them."""
         names = ("scale_parameter", "beta_2_decay", "clip_threshold", "epsilon_1", "epsilon_2")
         return super().get_config() | {name: getattr(self, name) for name in names}
 

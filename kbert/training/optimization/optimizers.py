@@ -225,7 +225,6 @@ class _Moments(DecayingOptimizer):
         return direction / (ops.sqrt(v) + self.epsilon), m, v
 
     def get_config(self) -> dict[str, Any]:
-        """Returns the settings; a schedule is serialised with them."""
         names = ("beta_1", "beta_2", "epsilon", "bias_correction")
         return super().get_config() | {name: getattr(self, name) for name in names}
 
@@ -464,7 +463,6 @@ class StableAdamW(AdamW):
     def update_step(
         self, gradient: Tensor, variable: keras.Variable, learning_rate: Tensor
     ) -> None:
-        """Updates one variable, its moments and its moving average by its gradient."""
         rate = ops.cast(learning_rate, variable.dtype)
         gradient = ops.cast(gradient, variable.dtype)
         self._update(variable, gradient, self._get_variable_index(variable), rate)
