@@ -95,7 +95,6 @@ class ElmoEncoder(KerasModel, keras.Model):
         self.mix.build([hidden] * (self.config.num_layers + 1))
 
     def get_config(self) -> dict[str, Any]:
-        """Returns the constructor's arguments, for Keras."""
         return {"elmo": keras.saving.serialize_keras_object(self.elmo), "name": self.name}
 
     @classmethod

@@ -167,7 +167,6 @@ class DecoderEncoder(KerasModel, keras.Model):
         return cls(decoder)
 
     def get_config(self) -> dict[str, Any]:
-        """Returns the constructor's arguments, for Keras."""
         return {
             "decoder": keras.saving.serialize_keras_object(self.decoder),
             "input_tokens": self.has_input_tokens,
@@ -176,7 +175,6 @@ class DecoderEncoder(KerasModel, keras.Model):
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Self:
-        """Builds a model from the dict of `get_config`."""
         decoder = keras.saving.deserialize_keras_object(config["decoder"])
         return cls(**{**config, "decoder": decoder})
 

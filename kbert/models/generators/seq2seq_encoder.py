@@ -85,7 +85,6 @@ class Seq2SeqEncoder(KerasModel, keras.Model):
         self.built = True
 
     def get_config(self) -> dict[str, Any]:
-        """Returns the constructor's arguments, for Keras."""
         return {
             "seq2seq": keras.saving.serialize_keras_object(self.seq2seq),
             "pooler": self.pooler is not None,
@@ -94,7 +93,6 @@ class Seq2SeqEncoder(KerasModel, keras.Model):
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Self:
-        """Builds a model from the dict of `get_config`."""
         seq2seq = keras.saving.deserialize_keras_object(config["seq2seq"])
         return cls(**{**config, "seq2seq": seq2seq})
 

@@ -216,7 +216,6 @@ class MarianTokenizer(Tokenizer):
         return tf.concat([self._code_ids(codes), self._looked_up(texts, ids)], 1)
 
     def _encode_with_offsets(self, texts: tf.Tensor) -> Pieces:
-        """Texts (B,) -> ids, byte ranges in the texts, and word starts: see `Pieces`."""
         codes, texts = _split_code(texts)
 
         def to_original(starts: tf.RaggedTensor, ends: tf.RaggedTensor) -> tuple:

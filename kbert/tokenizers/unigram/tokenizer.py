@@ -281,7 +281,6 @@ class UnigramTokenizer(Tokenizer):
         return ids.with_values(tf.gather(self._ids, ids.values))
 
     def _encode_with_offsets(self, texts: tf.Tensor) -> Pieces:
-        """Texts (B,) -> ids, byte ranges in the texts, and word starts: see `Pieces`."""
         hidden = self._text.hide(texts)
 
         def to_original(starts: tf.RaggedTensor, ends: tf.RaggedTensor) -> tuple:

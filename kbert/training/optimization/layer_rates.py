@@ -92,7 +92,6 @@ class Unfreezing(keras.optimizers.schedules.LearningRateSchedule):
         return ops.where(is_frozen, 0.0, ops.cast(self.scale, "float32"))
 
     def get_config(self) -> dict[str, Any]:
-        """Returns the constructor's arguments."""
         return {"first_step": self.first_step, "scale": self.scale}
 
 
@@ -170,7 +169,6 @@ class LayerPhase(keras.optimizers.schedules.LearningRateSchedule):
         return ops.cast(factor, "float32") * (shared_factor if self.steps > 1 else 1.0)
 
     def get_config(self) -> dict[str, Any]:
-        """Returns the constructor's arguments."""
         return {"first": self.first, "last": self.last, "steps": self.steps}
 
 

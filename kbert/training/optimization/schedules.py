@@ -185,7 +185,6 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
         return self.learning_rate * share
 
     def get_config(self) -> dict[str, Any]:
-        """Returns the constructor's arguments."""
         return {
             "learning_rate": self.learning_rate,
             "total_steps": self.total_steps,
