@@ -101,7 +101,7 @@ class Task(TrainStep, keras.Model):
     def _settings_changed(self) -> None:
         """Drops what was computed with other settings; raises ValueError if they do not fit."""
         for model in (self, *self.trainers):
-            model.trace_anew()
+            model._trace_anew()
 
     @property
     def model(self) -> keras.Model:
@@ -136,7 +136,7 @@ class Task(TrainStep, keras.Model):
         """
         return {}
 
-    def record_elsewhere(self) -> dict[str, Any]:
+    def _record_elsewhere(self) -> dict[str, Any]:
         """Kind and settings, as the formats of other libraries write them."""
         return self.record
 
@@ -359,7 +359,7 @@ class Task(TrainStep, keras.Model):
         """
         parts, record = dict(self.parts), self.record
         if format != "kbert":
-            record = self.record_elsewhere()
+            record = self._record_elsewhere()
             for prefix in self.unknown_elsewhere:
                 if parts.pop(prefix, None) is not None:
                     logging.warning("%s has no %s head: it is left out", format, prefix)

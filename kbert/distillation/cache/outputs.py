@@ -27,8 +27,9 @@ def identity(teacher: FineTuningTask) -> dict[str, Any]:
     """Returns everything but the text that a teacher's outputs depend on, as a dict for JSON."""
     if isinstance(teacher, Ensemble):
         return {"ensemble": [identity(member) for member in teacher.members]}
-    names = ("labels", "multi_label", "pooling", "feature_layers")
-    settings = {name: getattr(teacher, name, None) for name in names}
+    settings = {name: getattr(teacher, name, None) for name in ("labels", "multi_label", "pooling")}
+    if (layers := getattr(teacher, "feature_layers", None)) is not None:
+        settings["feature_layers"] = layers  # else left out, as in caches of earlier versions
     return {
         "kind": type(teacher).__name__,
         "config": {"kind": type(teacher.encoder).__name__, **teacher.encoder.config.to_dict()},

@@ -198,7 +198,7 @@ class TextToText(GenerationTask, TableTask):
             if name == "label_smoothing" or value != usual[name]
         }
 
-    def record_elsewhere(self) -> dict[str, Any]:
+    def _record_elsewhere(self) -> dict[str, Any]:
         """As `record`, with the decoding method in `generation`, as Hugging Face names it."""
         record, method = self.record, self._method
         record.pop("beam_width", None)

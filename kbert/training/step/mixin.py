@@ -363,7 +363,7 @@ class TrainStep(_Base):
         force |= self.step_state.is_new("test", self._active_edits(), [])
         return engine.make_test_function(self, force, super().make_test_function)
 
-    def trace_anew(self) -> None:
+    def _trace_anew(self) -> None:
         """Drops the graphs of the steps, if any: also in the middle of `fit`, by a callback."""
         if self.train_function is not None:
             self.make_train_function(force=True)
