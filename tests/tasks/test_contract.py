@@ -77,6 +77,7 @@ def test_no_name_of_a_task_decides_anything_outside_of_its_file():
 
 @pytest.fixture
 def encoder(config):
+    keras.utils.set_random_seed(2)
     return kbert.Encoder(config)
 
 

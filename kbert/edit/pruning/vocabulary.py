@@ -14,7 +14,7 @@ import numpy as np
 
 from kbert.core.types import Arrays
 from kbert.edit.pruning.rebuilding import encoder_of, rebuilt
-from kbert.tasks import EncoderTask
+from kbert.tasks import Task
 from kbert.tokenizers import BytePairTokenizer, WordPieceTokenizer
 from kbert.tokenizers.base import Tokenizer
 from kbert.tokenizers.batching import batches
@@ -41,8 +41,8 @@ def prune_vocabulary(
     bias, table and columns of masked-word heads.
 
     Args:
-        model: a `kbert.Encoder`, or a task on one; it is not changed.
-        tokenizer: tokenizer of the encoder; not allowed for a task, which has one.
+        model: a `kbert.Encoder` or `kbert.Decoder`, or a task on one; it is not changed.
+        tokenizer: tokenizer of the model; not allowed for a task, which has one.
         texts: typical texts for the model, in the form that the tokenizer expects.
         keep: additional tokens to keep, such as "[unused1]".
         min_count: minimum number of occurrences in the texts for a token to be kept.
@@ -53,7 +53,7 @@ def prune_vocabulary(
         A new encoder or task, not compiled, and its tokenizer. Kept tokens keep their order.
 
     Raises:
-        TypeError: the model is no encoder or task on one, or `texts` is a single string.
+        TypeError: the model is no encoder, decoder or task on one, or `texts` is a single string.
         ValueError: the tokenizer is not WordPiece or byte-level BPE (subwords of a unigram model
             depend on each other differently), a token to keep does not exist, there are neither
             texts nor tokens, or the encoder has adapters or a `padding_id` that the tokenizer
@@ -74,7 +74,8 @@ def prune_vocabulary(
     kept_ids = kept_tokens(
         tokenizer, texts=texts, keep=keep, min_count=min_count, characters=characters
     )
-    old_size, padding_id = encoder.config.vocabulary_size, encoder.config.padding_id
+    old_size = encoder.config.vocabulary_size
+    padding_id = getattr(encoder.config, "padding_id", None)  # a decoder has none
     if tokenizer.vocabulary_size > old_size:
         raise ValueError(
             "The encoder's token table must have a row for each vocabulary entry. Received: "
@@ -98,10 +99,10 @@ def prune_vocabulary(
         return arrays
 
     new_tokenizer = _smaller(tokenizer, kept_ids)
-    config = encoder.config.replace(
-        vocabulary_size=new_size,
-        padding_id=None if padding_id is None else list(kept_ids).index(padding_id),
-    )
+    changes = {"vocabulary_size": new_size}
+    if padding_id is not None:
+        changes["padding_id"] = list(kept_ids).index(padding_id)
+    config = encoder.config.replace(**changes)
     return rebuilt(model, config, cut, tokenizer=new_tokenizer), new_tokenizer
 
 
@@ -196,7 +197,7 @@ def _tokenizer_of(model: Any, tokenizer: Tokenizer | None) -> Any:
     Raises:
         ValueError: a tokenizer is given for a task, or none for an encoder.
     """
-    if isinstance(model, EncoderTask):
+    if isinstance(model, Task):
         if tokenizer is not None:
             raise ValueError(
                 "`tokenizer` must be left out for a task, which has its own. Received: a task and "

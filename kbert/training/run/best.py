@@ -76,6 +76,8 @@ class BestWeights:
                 f"`metric` must be one of the values of the evaluation, {', '.join(values)}. "
                 f"Received: {self.metric!r}"
             )
+        if task is not None and self.metric in task.step_state.loss_names:
+            self._sign = -1  # also where its name does not say so, as of a distiller's terms
         value, loss = float(values[self.metric]), float(values.get("loss", math.nan))
         rank, best = self._rank(value, loss), self._rank(self.value, self.loss)
         is_better = self.step is None or rank[0] > best[0]

@@ -10,7 +10,7 @@ from kbert.edit import adapters
 from kbert.edit.pruning import kept_tokens, prune_vocabulary
 from kbert.models import Encoder
 from kbert.models.weights import get_arrays
-from kbert.tasks import Pretraining, ReplacedTokenDetection, TextClassifier
+from kbert.tasks import CausalLM, Pretraining, ReplacedTokenDetection, TextClassifier
 from kbert.tokenizers import (
     BytePairTokenizer,
     UnigramTokenizer,
@@ -199,6 +199,18 @@ def test_a_discriminator_is_cut(tokenizer):
     small, _ = prune_vocabulary(task, texts=CORPUS)
     for found, wanted in zip(small.predict(CORPUS), task.predict(CORPUS), strict=True):
         assert_close(found["probabilities"], wanted["probabilities"], 1e-6)
+
+
+def test_a_decoder_is_cut(tokenizer):
+    sizes = {"hidden_size": 16, "num_layers": 1, "num_heads": 2, "intermediate_size": 32}
+    config = kbert.DecoderConfig(vocabulary_size=tokenizer.vocabulary_size, **sizes)
+    task = CausalLM(kbert.Decoder(config), tokenizer)
+    randomise(task)
+    small, cut = prune_vocabulary(task, texts=CORPUS)
+    ids, kept = (np.array([x.encode(CORPUS[0]).numpy()]) for x in (tokenizer, cut))
+    rows = [tokenizer.vocabulary.index(piece) for piece in cut.vocabulary]
+    logits = to_numpy(task({"token_ids": ids}))[..., rows]
+    assert_close(to_numpy(small({"token_ids": kept})), logits, 1e-6)
 
 
 def test_what_it_cannot_do_is_refused(tokenizer, task):

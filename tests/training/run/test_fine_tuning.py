@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import keras
 import numpy as np
@@ -191,6 +192,14 @@ def test_the_best_weights_are_set_at_the_end(metric, best):
     assert re.search(
         rf"trained for 18 .* after step {best} \(epoch {best // 6} of 3\), whose", str(history)
     )
+
+
+def test_the_smallest_value_of_a_loss_is_best_whatever_its_name():
+    task = SimpleNamespace(step_state=SimpleNamespace(loss_names=("soft_targets",)))
+    best = BestWeights(RunSettings(metric="soft_targets", keep_best=False))
+    for step, value in [(1, 0.9), (2, 0.4), (3, 0.6)]:
+        best.update(task, step, {"soft_targets": value})
+    assert (best.step, best.value) == (2, 0.4)
 
 
 def test_the_last_weights_stay_where_the_best_are_not_kept():
