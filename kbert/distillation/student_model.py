@@ -9,6 +9,7 @@ from absl import logging
 from kbert.configs.encoder import EncoderConfig
 from kbert.core.types import DType
 from kbert.models import Encoder
+from kbert.models.edits import variants_of
 from kbert.models.weights import get_arrays, named_weights, set_arrays
 from kbert.tasks import EncoderTask
 
@@ -85,7 +86,7 @@ def student(
     config = _config(encoder.config, num_layers, changes)
     layers = _layers(init, config.num_layers, encoder.config.num_layers)
     if layers is not None:
-        encoder.variants.refuse_config()
+        variants_of(encoder).refuse_config()
     dtype = encoder.dtype_policy if dtype is None else dtype
     small = Encoder(config, dtype=dtype)
     if config.padding_id == encoder.config.padding_id:
