@@ -223,9 +223,12 @@ class TextToText(GenerationTask, TableTask):
     def _generation(self) -> GenerationSettings:
         """How answers are decoded, by the setting `generation`."""
         chosen = getattr(self, "chosen", None)  # the base class asks before there are settings
-        content = {} if chosen is None else dict(chosen.generation or {})
-        if chosen is not None and content and chosen.beam_width is not None:
-            content |= {"num_beams": chosen.beam_width, "do_sample": False}
+        if chosen is None or chosen.generation is None:
+            content = {}
+        else:
+            content = dict(chosen.generation)
+            if chosen.beam_width is not None:
+                content |= {"num_beams": chosen.beam_width, "do_sample": False}
         return read_generation_config(content, source="generation")
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -83,15 +84,19 @@ def with_prefix(prefix: str, pairs: Any) -> Any:
 def each_reference(pairs: Any) -> Any:
     """Returns a pair (source, target) for each reference of targets that are lists of references.
 
-    Pairs that are ids, or read from files, are returned as they are.
+    Pairs that are ids, or read from files, are returned as they are, and so is what is no pair:
+    who encodes them refuses it.
     """
     if isinstance(pairs, EncodedPairs | Pairs):
         return pairs
-    return (
-        (source, reference)
-        for source, target in pairs
-        for reference in ([target] if isinstance(target, str) else target)
-    )
+
+    def references(pair: Any) -> Any:
+        is_pair = isinstance(pair, tuple | list) and len(pair) == 2
+        if is_pair and isinstance(pair[1], tuple | list) and pair[1]:
+            return ((pair[0], reference) for reference in pair[1])
+        return (pair,)
+
+    return itertools.chain.from_iterable(map(references, pairs))
 
 
 def pairs_of(data: Any, targets: Sequence[str] | None = None) -> Any:

@@ -188,6 +188,7 @@ def test_how_answers_are_decoded_unless_the_caller_says():
     # A beam of a folder is transformers', and 1 is greedy also where the folder samples.
     beam = answerer(generation={"max_length": 9}, beam_width=2).decoding_settings()[0]
     assert beam == Beam(2, 1.0, normalisation="length", early_stopping=False)
+    assert answerer(generation={}, beam_width=2).decoding_settings()[0] == beam
     assert answerer(generation={"do_sample": True}, beam_width=1).decoding_settings()[0] == Greedy()
     assert answerer(beam_width=2).decoding_settings() == (Beam(2), None, Constraints())
     assert answerer(generation=file, beam_width=1).decoding_settings()[0] == Greedy()
@@ -214,6 +215,10 @@ def test_a_run_of_steps_measures_the_task_s_own_answers_on_all_references(settin
     assert objective.scores() == {"bleu": pytest.approx(100.0)}
     objective.dataset(objective.plan[0], "train")
     assert len(objective._encoded["train"].source.lengths) == 3
+    translator = kbert.Translator(task.seq2seq, task.tokenizer)
+    for pair in ("ab", ("a", "b", "c"), ("a", []), ("a", ["b", 3])):
+        with pytest.raises(ValueError, match="A pair must be two strings"):
+            translator.make_objective([("a b", ["b", "c"]), pair], steps=1)
     other = task.make_objective(*pairs, validation_data=held_out, steps=1, beam_width=8)
     assert other.options.search == Beam(8)
 
