@@ -165,16 +165,3 @@ def human_score(name: str) -> float:
     0.863
     """
     return HUMAN[name][GLUE[name].metrics[0]]
-
-
-def human_average() -> float:
-    """Returns people's average over GLUE, as its leaderboard averages nine tasks.
-
-    A task with two metrics counts by their mean, MNLI by the mean of its two test sets.
-
-    >>> round(100 * human_average(), 2)
-    87.05
-    """
-    means = {name: sum(x.values()) / len(x) for name, x in HUMAN.items()}
-    means["mnli"] = (means["mnli"] + means.pop("mnlimm")) / 2
-    return sum(means.values()) / len(means)

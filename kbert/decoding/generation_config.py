@@ -192,7 +192,7 @@ def _method(content: Mapping[str, Any]) -> Method:
             "`do_sample` with `num_beams` above 1, a beam of sampled tokens, is not supported by "
             f"kbert.decoding. Received: do_sample=True, num_beams={width}"
         )
-    if 1 < width < results:
+    if results > width:
         raise ValueError(
             "`num_return_sequences` must be at most `num_beams`. "
             f"Received: num_return_sequences={results}, num_beams={width}"
@@ -204,11 +204,6 @@ def _method(content: Mapping[str, Any]) -> Method:
             results,
             normalisation="length",
             early_stopping=content.get("early_stopping", False),
-        )
-    if results > 1:
-        raise ValueError(
-            "`num_return_sequences` above 1 requires `num_beams` above 1. "
-            f"Received: num_return_sequences={results}, num_beams={width}"
         )
     if not do_sample:
         return Greedy()

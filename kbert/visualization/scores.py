@@ -96,7 +96,7 @@ def glue_scores(
     """Draws the scores of models on tasks of GLUE, with people's scores as vertical lines.
 
     People's scores are those of `kbert.catalog.glue.HUMAN` (Nangia and Bowman 2019). The last row
-    is the average of these scores. (The leaderboard averages all metrics: `human_average`, 0.871.)
+    is the average of these scores; the leaderboard's average, over all metrics, is 0.871.
 
     Args:
         table: model -> {task: score from 0 to 1}, the same tasks for each model, such as "cola".

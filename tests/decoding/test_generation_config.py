@@ -327,7 +327,7 @@ def test_tokens_before_the_first_new_one_count_in_lengths():
             "num_beans, zeal",
         ),
         ({"do_sample": True, "num_beams": 2}, "`do_sample` with `num_beams` above 1"),
-        ({"num_return_sequences": 2}, "`num_return_sequences` above 1 requires `num_beams` above"),
+        ({"num_return_sequences": 2}, "`num_return_sequences` must be at most `num_beams`"),
         ({"num_beams": 0}, "`num_beams` must be an integer of at least 1. Received: 0"),
         ({"max_length": 1}, "`max_length` must be an integer of at least 2. Received: 1"),
         ({"eos_token_id": "2"}, "`eos_token_id` must be an integer of at least 0. Received: '2'"),
