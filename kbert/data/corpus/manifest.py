@@ -26,6 +26,13 @@ _TOKENIZER_OPTIONS = (
     "keep_accents",
     "layout",
 )
+# Options that `settings` omits if they have their defaults.
+_OMITTED_OPTIONS = (
+    "added_tokens",
+    "normalized_tokens",
+    "single_word_tokens",
+    "max_word_characters",
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -124,10 +131,11 @@ class Manifest:
                 "kbert.load_tokenizer on that folder, or prepare the text again. Received: a "
                 f"{current.get('type')}"
             )
+        names = [*(name for name in _TOKENIZER_OPTIONS if name in stored), *_OMITTED_OPTIONS]
         differing = {
             name: _option(current, name)
-            for name in _TOKENIZER_OPTIONS
-            if name in stored and _option(current, name) != _option(stored, name)
+            for name in names
+            if (_option(current, name) or None) != (_option(stored, name) or None)
         }
         if differing:
             raise ValueError(

@@ -133,12 +133,12 @@ def choose_words(keys: tf.Tensor, units: Units, count: tf.Tensor, columns: int) 
 
     taken = tf.TensorArray(tf.bool, offers, element_shape=[None])
     num_visited, budget, taken = tf.while_loop(
-        lambda offer, budget, taken: (offer < offers) & tf.reduce_any(budget > 0),
+        # The first offer is always written: without any write `taken` has no shape to gather.
+        lambda offer, budget, taken: (offer == 0) | (offer < offers) & tf.reduce_any(budget > 0),
         step,
         [0, count, taken],
         parallel_iterations=1,
     )
-    # Reshaped because a TensorArray without any write has no shape.
     taken = tf.reshape(taken.gather(tf.range(num_visited)), [-1])
     chosen = tf.boolean_mask(tf.reshape(unit[:num_visited], [-1]), taken)
     tokens = tf.scatter_nd(chosen[:, None], tf.gather(size, chosen), [tf.size(size)])

@@ -73,6 +73,13 @@ def open_stream(
     settings.check_documents(documents, f"The {split!r} split of {corpus.folder}")
     order = (split, settings.seed, settings.window_blocks)
     if isinstance(corpus, Mixture):
+        static_masks = getattr(settings, "static_masks", None)
+        if static_masks is not None:
+            raise ValueError(
+                "`static_masks` requires a single corpus: an epoch of a mixture has only a part of "
+                "a large corpus, and the same epochs again would never read the rest. Received: "
+                f"static_masks={static_masks}, {corpus.folder}"
+            )
         reader = corpus.reader(*order)
     else:
         reader = BlockReader.from_manifest(corpus, *order)

@@ -142,6 +142,22 @@ def test_the_same_vocabulary_with_other_options(tmp_path, tiny_vocabulary, chang
         corpus.check_tokenizer(WordPieceTokenizer(tiny_vocabulary, **changes))
 
 
+@pytest.mark.parametrize("options", [{"added_tokens": ["<url>"]}, {"max_word_characters": 2}])
+def test_options_that_the_settings_omit(tmp_path, tiny_vocabulary, options):
+    """Both ways: a manifest without them stands for their defaults."""
+    (tmp_path / "text.txt").write_text("the red <url> fox.\n\nit was big.\n")
+    tokenizers = [
+        WordPieceTokenizer([*tiny_vocabulary, "<url>"]),
+        WordPieceTokenizer([*tiny_vocabulary, "<url>"], **options),
+    ]
+    for writer, reader in (tokenizers, tokenizers[::-1]):
+        folder = tmp_path / f"{writer is tokenizers[0]}"
+        corpus = prepare_corpus(tmp_path / "text.txt", folder, writer)
+        corpus.check_tokenizer(writer)
+        with pytest.raises(ValueError, match=rf"with other options, {next(iter(options))}="):
+            corpus.check_tokenizer(reader)
+
+
 def test_a_manifest_that_is_cut_off_or_incomplete(folder):
     path = folder / manifest.FILE_NAME
     whole = path.read_text()

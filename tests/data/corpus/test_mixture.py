@@ -153,6 +153,18 @@ def test_held_out_text_is_read_once_whatever_the_shares(prepared):
     assert found == mixture.split("held_out").tokens > 0
 
 
+def test_the_same_epochs_again_would_leave_out_most_of_a_corpus(folders, tokenizer):
+    with pytest.raises(ValueError, match=r"requires a single corpus: .*static_masks=2, .*a0, .*b0"):
+        kbert.data.pretraining_dataset(
+            {folders["a"]: 0.1, folders["b"]: 0.9},
+            tokenizer,
+            sequence_length=32,
+            batch_size=4,
+            segments="single",
+            static_masks=2,
+        )
+
+
 def test_a_language_model_reads_a_mixture(folders, tokenizer):
     mixture = Mixture.read([folders["a"], folders["b"]])
     batch = next(iter(causal_dataset(mixture, tokenizer, sequence_length=16, batch_size=2)))

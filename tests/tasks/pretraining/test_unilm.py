@@ -182,7 +182,10 @@ def test_it_learns_every_kind(corpus, tokenizer, tmp_path):
     task.save_to_preset(tmp_path)
     again = kbert.tasks.Task.from_preset(tmp_path)
     assert isinstance(again, UniLM)
-    assert again.predict(asked) == task.predict(asked)
+    (answer,), (expected,) = again.predict(asked), task.predict(asked)
+    assert answer["tokens"] == expected["tokens"]
+    # A task computes its first answers eagerly, later ones in a graph, which rounds otherwise.
+    np.testing.assert_allclose(answer["probabilities"], expected["probabilities"], rtol=1e-5)
 
 
 @pytest.mark.slow
