@@ -219,14 +219,18 @@ def _given_tokenizer(options: flags.FlagValues) -> "tokenizers.Tokenizer":
             f"Received: --tokenizer={options.tokenizer}"
         )
     config = tokenizer.get_config()
-    if options.lowercase is None or options.lowercase == config.get("lowercase", False):
+    lowercase = options.lowercase
+    if lowercase is None or not (lowercase or "lowercase" in config):
         return tokenizer
     if "lowercase" not in config:
         raise ValueError(
             f"--lowercase is not supported by a tokenizer of kind {tokenizer.kind}. Received: "
             "--lowercase"
         )
-    return type(tokenizer).from_config({**config, "lowercase": options.lowercase})
+    # The flag sets the accents too; a WordPiece tokenizer strips them by default as it lower-cases.
+    changes = {"lowercase": lowercase, "keep_accents": not lowercase, "strip_accents": None}
+    changes = {name: value for name, value in changes.items() if name in config}
+    return type(tokenizer).from_config(config | changes)
 
 
 PROGRAM = command.Program(

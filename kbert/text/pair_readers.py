@@ -103,6 +103,7 @@ class AlignedDocuments(source.Source):
                     f"bytes. Received: {len(text)} in pair {number} of {self.pairs.name}"
                 )
             yield text
+        self.replaced_characters = self.pairs.replaced_characters
 
     def identity(self) -> dict:
         return {"aligned": self.pairs.identity()}

@@ -263,7 +263,7 @@ class Tokenizer(Serializable):
         """
         if isinstance(ids, tf.Tensor | tf.RaggedTensor):
             return self._decode(ids, skip_special_tokens)
-        texts = self._decode(tf.ragged.constant(ids, dtype=tf.int32), skip_special_tokens).numpy()
+        texts = self._decode(tf.ragged.constant(ids, dtype=tf.int64), skip_special_tokens).numpy()
         return texts.decode() if isinstance(texts, bytes) else [text.decode() for text in texts]
 
     def cut_at_masks(self, texts: tf.Tensor) -> tf.RaggedTensor:

@@ -177,9 +177,15 @@ def write_text(path: PathLike, words: list[str], vectors: np.ndarray, header: bo
         header: whether the first line has W and D, as in word2vec's format.
 
     Raises:
-        ValueError: a word is empty or has a blank or an end of line.
+        ValueError: a word is empty or has a blank, an end of line or a NUL character, or the file
+            would begin with a byte order mark.
     """
-    _check_words(words)
+    _check_words(words, " \n\r\0")
+    if not header and words and words[0].startswith("\ufeff"):
+        raise ValueError(
+            "The first word of a file without a header must not begin with U+FEFF, which is read "
+            f"as a byte order mark: write word2vec's format. Received: {words[0]!r:.80}"
+        )
     with atomic.writing(os.fspath(path)) as file:
         if header:
             file.write(f"{len(words)} {vectors.shape[1]}\n".encode())
@@ -193,7 +199,7 @@ def write_binary(path: PathLike, words: list[str], vectors: np.ndarray) -> None:
 
     ValueError for a word that is empty or has a blank or an end of line.
     """
-    _check_words(words)
+    _check_words(words, " \n\r")
     with atomic.writing(os.fspath(path)) as file:
         file.write(f"{len(words)} {vectors.shape[1]}\n".encode())
         for word, vector in zip(words, vectors.astype("<f4"), strict=True):
@@ -292,11 +298,11 @@ def _bytes(file: BinaryIO) -> Iterator[bytes]:
         yield byte
 
 
-def _check_words(words: list[str]) -> None:
-    """Raises ValueError for an empty word, or one with a blank or a line break."""
+def _check_words(words: list[str], forbidden: str) -> None:
+    """Raises ValueError for an empty word, or one with one of the characters of `forbidden`."""
     for word in words:
-        if not word or set(word) & {" ", "\n", "\r"}:
+        if not word or not {*forbidden}.isdisjoint(word):
             raise ValueError(
-                "Words must have no blanks and no line breaks to be written to a file. Received: "
-                f"{word!r:.80}"
+                "Words must have no blanks, no line breaks and, in a text file, no NUL character "
+                f"to be written to a file. Received: {word!r:.80}"
             )

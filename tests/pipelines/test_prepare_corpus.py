@@ -151,6 +151,11 @@ def test_a_sentencepiece_file(corpus):
     cased = kbert.load_tokenizer(corpus / "cased")
     assert cased.kind == "unigram"
     assert not cased.lowercase
+    assert cased.keep_accents
+    program(text, f"--vocabulary={corpus}/cased", f"--output_dir={corpus}/uncased", "--lowercase")
+    uncased = kbert.load_tokenizer(corpus / "uncased")
+    assert uncased.lowercase
+    assert not uncased.keep_accents
     with pytest.raises(SystemExit, match="was prepared with other settings"):
         program(text, f"--vocabulary={model}", f"--output_dir={corpus}/cased")
 

@@ -265,9 +265,29 @@ def test_any_damage_is_an_error_or_a_file(tmp_path, name, data):
 
 @pytest.mark.parametrize("words", [["a b"], ["a\n"], [""]])
 def test_words_that_no_line_holds(tmp_path, words):
-    with pytest.raises(ValueError, match=r"no blanks and no line breaks .*Received: "):
+    with pytest.raises(ValueError, match=r"no blanks, no line breaks .*Received: "):
         WordVectors(words, [[1.0]]).save(tmp_path / "v.bin")
     assert not (tmp_path / "v.bin").exists()
+
+
+@pytest.mark.parametrize(
+    ("word", "formats", "message"),
+    [
+        ("\0", ("text", "glove"), r"no NUL character.*Received: '\\x00'"),
+        ("\ufeffa", ("glove",), r"must not begin with U\+FEFF.*Received: '\\ufeffa'"),
+    ],
+)
+def test_words_that_a_text_file_would_not_return(tmp_path, word, formats, message):
+    vectors = WordVectors([word, "b"], [[1.0, 2.0], [3.0, 4.0]])
+    for format in ("text", "glove", "binary"):
+        path = tmp_path / ("v.bin" if format == "binary" else f"{format}.txt")
+        if format in formats:
+            with pytest.raises(ValueError, match=message):
+                vectors.save(path, format)
+            assert not path.exists()
+        else:
+            vectors.save(path, format)
+            assert WordVectors.load(path).words == [word, "b"]
 
 
 def test_gensim_reads_and_writes_the_same(tmp_path):

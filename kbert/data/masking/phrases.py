@@ -242,7 +242,7 @@ def _lines(path: PathLike) -> list[str]:
     with Path(path).open("rb") as file:
         for number, line in enumerate(file, 1):
             try:
-                lines.append(line.decode("utf-8"))
+                lines.append(line.decode("utf-8-sig" if number == 1 else "utf-8"))
             except UnicodeDecodeError as error:
                 raise ValueError(
                     f"{os.fspath(path)}, line {number}: a lexicon must be UTF-8. "

@@ -145,6 +145,11 @@ def _cover(counts: Counter[str], coverage: float) -> tuple[dict[str, int], list[
     characters that occur inside words. Words above 200 characters are ignored.
     """
     words = [word for word in counts if len(word) <= MAX_WORD_CHARACTERS]
+    if not words:
+        raise ValueError(
+            f"Training a vocabulary requires words of at most {MAX_WORD_CHARACTERS} characters. "
+            f"Received: {len(counts)} longer words only, such as {next(iter(counts))[:40]!r}…"
+        )
     repeats = np.array([counts[word] for word in words], np.int64)
     lengths = np.array([len(word) for word in words])
     codes = np.frombuffer("".join(words).encode("utf-32-le"), np.uint32)

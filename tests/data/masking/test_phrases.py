@@ -105,6 +105,21 @@ def test_a_lexicon_of_strings_or_lines(tokenizer, tmp_path):
         assert found[-7:].tolist() == [True, False, False, True, False, True, True]
 
 
+def test_a_byte_order_mark_is_no_part_of_a_phrase(tmp_path):
+    """Byte-level BPE spells it; WordPiece's normalisation drops it."""
+    path = tmp_path / "lexicon.txt"
+    path.write_text("the red fox\n", encoding="utf-8-sig")
+    tokenizer = kbert.tokenizers.train_tokenizer(["the red fox runs"] * 3, 270, kind="bpe")
+    spelt = tokenizer.encode(["the red fox runs"]).to_tensor()
+    flags = tf.ones_like(spelt, tf.bool)
+    by_file, by_list = (
+        read_phrases(phrases, tokenizer).join(spelt, flags, flags).numpy()
+        for phrases in (path, ["the red fox"])
+    )
+    assert np.array_equal(by_file, by_list)
+    assert not by_list.all()
+
+
 def test_phrases_that_cannot_be_spelt_are_named(tokenizer):
     with pytest.warns(UserWarning, match="1 of 2 phrases have characters.*such as 'the 狐'"):
         read_phrases(["the 狐", "the dog"], tokenizer)

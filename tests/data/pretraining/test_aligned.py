@@ -169,6 +169,16 @@ def test_what_is_no_pair_or_no_corpus_of_pairs_is_refused(folder, shards, tokeni
         prepare_corpus(folder / "text.en", shards, tokenizer, held_out_share=0.1)
 
 
+def test_replaced_bytes_are_counted(tmp_path, tokenizer):
+    (tmp_path / "a").write_bytes(b"e1 e2\ne3 \xff\n")
+    (tmp_path / "b").write_text("g1\ng3 g4\n")
+    pairs = read_pairs(tmp_path / "a", tmp_path / "b", on_bad_utf8="replace")
+    corpus = prepare_corpus(
+        pairs.aligned_documents(), tmp_path / "shards", tokenizer, held_out_share=0
+    )
+    assert corpus.counts["replaced_characters"] == 1
+
+
 def test_a_pair_with_a_side_of_no_token_is_left_out(tmp_path, tokenizer):
     (tmp_path / "a").write_text("e1 e2\ne3\n\u0301\ne5\n")
     (tmp_path / "b").write_text("g1\ng3 g4\ng2\ng5\n")

@@ -176,6 +176,8 @@ def test_decode_in_a_graph_takes_dense_and_ragged(uncased):
 def test_decode_refuses_ids_outside_the_vocabulary(uncased):
     with pytest.raises(ValueError, match="Token ids must be from 0 to"):
         uncased.decode([uncased.vocabulary_size])
+    with pytest.raises(ValueError, match=f"Token ids must be from 0 to .*: {2**32 + 5}"):
+        uncased.decode([2**32 + 5])
 
 
 def test_inside_tf_data_and_functions_of_unknown_batch_size(uncased):

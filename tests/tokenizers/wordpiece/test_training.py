@@ -82,6 +82,8 @@ def test_errors():
         train_wordpiece([7], 100)
     with pytest.raises(ValueError, match=r"requires texts with words. Received: none"):
         train_wordpiece(["", " \u200b"], 100)
+    with pytest.raises(ValueError, match=r"words of at most 200 .*: 1 longer words only, .*'aaa"):
+        train_wordpiece(["a" * 201], 100)
     with pytest.raises(ValueError, match=r"must be at least \d+: .*Received: 20"):
         train_wordpiece(corpus(), 20)
     with pytest.raises(ValueError, match=r"must be in \(0, 1\]. Received: 0"):
