@@ -30,6 +30,8 @@ from kbert.tokenizers.unigram.model import (
 # Ids of the character model: the unknown piece, 256 bytes, characters.
 _FIRST_BYTE, _FIRST_CHARACTER = 1, 257
 _SINGLE_BYTES = [bytes([byte]) for byte in range(256)]
+# SentencePiece's rules that leave "\t", "\n", "\r" and its sign of a space as they are.
+_KEEPING_RULES = ("identity", "nfkc", "nfkc_cf")
 
 
 class Characters(NamedTuple):
@@ -76,6 +78,8 @@ class UnigramKernel:
         self._stand_ins = list(stand_ins)
         words = [SPACE + character for character in stand_ins]
         pieces = [piece.piece for piece in proto.pieces] + words
+        rules = proto.normalizer_spec
+        self._replaces_spaces = rules.name in _KEEPING_RULES and rules.remove_extra_whitespaces
         self._unk_id = next(i for i, p in enumerate(proto.pieces) if p.type == UNKNOWN)
         model = text_ops.fast_model(encoder_model(proto, words))
         # Eager constants, so that every graph that uses them can contain them.
@@ -158,8 +162,18 @@ class UnigramKernel:
         model, characters = character_model(self._proto, self._stand_ins)
         return model, _FIRST_CHARACTER + characters.index(SPACE)
 
+    def _spaced(self, texts: tf.Tensor) -> tf.Tensor:
+        """Replaces what the fast kernel takes for a space, as most models' rules do, byte by byte.
+
+        Otherwise the character model would keep these characters, and the two would disagree.
+        """
+        if not self._replaces_spaces:
+            return texts
+        texts = tf.strings.regex_replace(texts, r"[\t\n\r]", " ")
+        return tf.strings.regex_replace(texts, SPACE, " " * len(SPACE.encode()))
+
     def _whole(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        return text_ops.fast_sentencepiece(self._model, texts)
+        return text_ops.fast_sentencepiece(self._model, self._spaced(texts))
 
     def _with_bytes(self, texts: tf.Tensor, ids: tf.RaggedTensor) -> tf.RaggedTensor:
         """Replaces unknown pieces in the ids (B, None) of texts (B,) by the ids of their bytes."""
@@ -232,7 +246,9 @@ class UnigramKernel:
     def _characters(self, texts: tf.Tensor) -> Characters:
         """Splits prepared texts (B,) into their characters, after normalisation."""
         model, space_id = self._character_model
-        signs, row_splits, starts, ends = text_ops.sentencepiece_with_offsets(model, texts)
+        signs, row_splits, starts, ends = text_ops.sentencepiece_with_offsets(
+            model, self._spaced(texts)
+        )
         ids = tf.RaggedTensor.from_row_splits(signs, row_splits, validate=False)
         rows = ids.value_rowids()
         starts, ends = tf.cast(starts, tf.int32), tf.cast(ends, tf.int32)

@@ -1,5 +1,6 @@
 """Ranges in the text as given: they cover it, piece by piece, whatever normalisation does to it."""
 
+import io
 import unicodedata
 
 import hypothesis.strategies as st
@@ -144,3 +145,24 @@ def test_special_tokens_have_their_own_range(tokenizers):
         out = tokenizer.encode_with_offsets(text, "character")
         found = [text[a:z] for a, z in zip(out["starts"], out["ends"], strict=True)]
         assert [x for x in found if x] == ["é", token, "x", token, "."]
+
+
+@pytest.mark.parametrize("rule", ["nfkc", "identity"])
+def test_rules_that_keep_tabs(rule):
+    """SentencePiece keeps "\\t" and "\\n" there; the kernel splits at them as at spaces."""
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(["a red fox and a dog"] * 50),
+        model_writer=model,
+        vocab_size=40,
+        hard_vocab_limit=False,
+        normalization_rule_name=rule,
+        minloglevel=2,
+        **{"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1},
+    )
+    tokenizer = UnigramTokenizer(model.getvalue(), layout="t5", num_sentinels=0)
+    found = tokenizer.encode_with_offsets(["a\tred \n fox", "a dog▁", "a dog"])
+    expected = tokenizer.encode(["a red fox", "a dog", "a dog"]).to_list()
+    assert found["token_ids"].to_list() == expected
+    assert found["starts"].to_list()[1] == found["starts"].to_list()[2]
+    assert found["ends"].to_list()[0][-1] == len("a\tred \n fox")
