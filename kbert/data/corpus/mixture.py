@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Self
 
@@ -17,6 +18,9 @@ from kbert.data.position import WINDOW_BLOCKS
 from kbert.io import fingerprints
 from kbert.io.paths import Path
 from kbert.tokenizers.base import Tokenizer
+
+# A share that whole blocks miss by more than this part of it is worth a warning.
+_TOLERANCE = 0.2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,6 +136,15 @@ class Mixture:
         ]
         blocks = np.array([reader.blocks for reader in readers])
         quotas = blocks if split == "held_out" else _quotas(self.shares, blocks.sum())
+        exact = np.array(self.shares) * blocks.sum()
+        if split != "held_out" and np.any(np.abs(quotas - exact) > _TOLERANCE * exact):
+            found = ", ".join(f"{quota / quotas.sum():.3g}" for quota in quotas)
+            warnings.warn(
+                f"The shares of {self.folder} will be {found}: a share is a whole number of blocks "
+                f"(of 64k tokens), and these corpora have {quotas.sum()} together. Received: "
+                f"{', '.join(f'{share:.3g}' for share in self.shares)}",
+                stacklevel=2,
+            )
         files = np.cumsum([0, *(len(reader.paths) for reader in readers)])
         return _MixtureReader(
             paths=[path for reader in readers for path in reader.paths],

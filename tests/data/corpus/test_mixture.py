@@ -140,6 +140,14 @@ def prepared(tmp_path_factory):
     return made, tokenizer
 
 
+def test_shares_that_whole_blocks_miss_are_named(folders, recwarn):
+    a, b = folders["a"], folders["b"]
+    Mixture.read({a: 2, b: 1}).reader("train", seed=0)
+    assert not recwarn
+    with pytest.warns(UserWarning, match=r"a0, .*b0 will be 0\.9\d+, 0\.0\d+: .*: 0\.999, 0\.001"):
+        Mixture.read({a: 999, b: 1}).reader("train", seed=0)
+
+
 def test_held_out_text_is_read_once_whatever_the_shares(prepared):
     (a, b), tokenizer = prepared
     mixture = Mixture.read({a: 0.1, b: 0.9})
