@@ -208,7 +208,7 @@ def test_flags_that_must_be_there(call):
 def test_help_teaches_by_example():
     out, _ = start_program("finetune", "--help").communicate()
     assert "kbert-finetune --task=sst2 --train=SST-2/train.tsv" in out
-    assert "squad2      QuestionAnswerer  SQuAD's JSON" in out
+    assert re.search("squad2 +QuestionAnswerer +SQuAD's JSON", out)
     for flag in ("seeds", "layer_decay", "class_weights", "dry_run", "grid_epochs"):
         assert f"-{flag}" in out or f"]{flag}" in out
 

@@ -90,7 +90,9 @@ def test_it_learns_in_the_units_of_the_data(task, tmp_path):
     again = kbert.tasks.Task.from_preset(tmp_path)
     assert isinstance(again, TextRegressor)
     assert again.settings == task.settings
-    np.testing.assert_array_equal(again.predict(texts[:9]), task.predict(texts[:9]))
+    # A task computes its first answers eagerly, later ones in a graph, which rounds otherwise.
+    found = again.predict(texts[:9])
+    np.testing.assert_allclose(found, task.predict(texts[:9]), rtol=1e-5, atol=1e-5)
     assert task.predict([]).shape == (0,)
 
 
