@@ -14,7 +14,7 @@ from kbert.checkpoints.renames import Rule
 from kbert.core.protocols import TokenizerLike
 from kbert.core.types import Arrays
 
-_GATED = "gated-"
+_GATED, _GATED_GELU = "gated-", "gated-gelu"  # the second means the tanh form of GELU
 _OUTPUT = "lm_head.weight"
 _SHARED = "shared.weight"
 
@@ -34,7 +34,6 @@ class T5(EncoderDecoder):
     prefix = ""
     heads = ("lm_head.", "classification_head.", "qa_outputs.")
     unread = r"EncDecAttention\.relative_attention_bias\.weight$"  # in old files
-    activations: ClassVar[Mapping[str, str]] = {"relu": "relu", "gated-gelu": "gelu_tanh"}
     fields: ClassVar[Mapping[str, str]] = {
         "vocab_size": "vocabulary_size",
         "d_model": "hidden_size",
@@ -46,7 +45,8 @@ class T5(EncoderDecoder):
         "n_positions": "max_positions",
         "relative_attention_num_buckets": "num_buckets",
         "relative_attention_max_distance": "max_distance",
-        "feed_forward_proj": "activation",
+        "feed_forward_proj": "feed_forward",
+        "dense_act_fn": "activation",
         "dropout_rate": "dropout",
         "layer_norm_epsilon": "layer_norm_epsilon",
     }
@@ -56,14 +56,15 @@ class T5(EncoderDecoder):
         "relative_attention_num_buckets": 32,
         "relative_attention_max_distance": 128,
         "feed_forward_proj": "relu",
+        "dense_act_fn": None,
         "dropout_rate": 0.1,
         "layer_norm_epsilon": 1e-6,
     }
-    # The factor of initial values, and what `feed_forward_proj` says; the last is read below.
+    # The factor of initial values; the others are read below.
     ignored = EncoderDecoder.ignored | frozenset(
-        "initializer_factor dense_act_fn is_gated_act scale_decoder_outputs".split()
+        "initializer_factor is_gated_act scale_decoder_outputs".split()
     )
-    own_fields = ("feed_forward", "attention_dropout", "activation_dropout", "output")
+    own_fields = ("attention_dropout", "activation_dropout", "output")
     fixed: ClassVar[Mapping[str, Any]] = {
         "positions": "relative",
         "block": "pre_norm",
@@ -114,9 +115,14 @@ class T5(EncoderDecoder):
         if fields["hidden_size"] == fields["head_size"] * fields["num_heads"]:
             fields["head_size"] = None
         rate = fields["dropout"]
-        gated = str(fields["activation"]).startswith(_GATED)
+        # transformers derives `dense_act_fn` and `is_gated_act` from `feed_forward_proj`, but their
+        # own keys replace what it says.
+        projection = str(fields["feed_forward"])
+        name = "gelu_new" if projection == _GATED_GELU else projection.removeprefix(_GATED)
+        gated = content.get("is_gated_act", projection.startswith(_GATED))
         return {
             **fields,
+            "activation": content.get("dense_act_fn", name),
             "feed_forward": "gated" if gated else "dense",
             "attention_dropout": rate,
             "activation_dropout": rate,
@@ -136,8 +142,13 @@ class T5(EncoderDecoder):
         return "tied_scaled" if scaled else "untied"
 
     def write_fields(self, config: Any, tokenizer: TokenizerLike | None) -> dict[str, Any]:
+        fields = super().write_fields(config, tokenizer)
+        projection = next(x for x, name in self.activations.items() if name == config.activation)
+        if config.feed_forward == "gated":
+            projection = _GATED_GELU if projection == "gelu_new" else f"{_GATED}{projection}"
         return {
-            **super().write_fields(config, tokenizer),
+            **fields,
+            "feed_forward_proj": projection,
             "d_kv": config.head_size or config.hidden_size // config.num_heads,
             "tie_word_embeddings": config.output == "tied_scaled",
         }
@@ -147,8 +158,6 @@ class T5(EncoderDecoder):
         rates = {config.dropout, config.attention_dropout, config.activation_dropout}
         if len(rates) > 1:
             reasons.append("it has one dropout rate")
-        if (config.feed_forward == "gated") != (config.activation == "gelu_tanh"):
-            reasons.append("it has gated gelu_tanh, or relu without gates")
         return reasons
 
     def fold(self, arrays: Arrays, content: Mapping[str, Any]) -> Arrays:

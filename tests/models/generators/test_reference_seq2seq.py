@@ -163,6 +163,30 @@ def test_states_attention_and_logits_equal_hugging_face(case, tmp_path):
     assert_close(ours["logits"], logits, 1e-4, "logits")
 
 
+@pytest.mark.tensorflow
+@pytest.mark.parametrize(
+    ("case", "changes"),
+    [
+        ("t5", {"dense_act_fn": "gelu_new"}),
+        ("t5-v1_1", {"dense_act_fn": "gelu"}),
+        ("t5-v1_1", {"feed_forward_proj": "relu", "is_gated_act": True}),
+        ("mt5", {"feed_forward_proj": "gated-silu"}),
+    ],
+)
+def test_keys_of_t5_s_activation_count_as_in_transformers(case, changes, tmp_path):
+    reference(case, tmp_path, **changes)
+    content = json.loads((tmp_path / "config.json").read_text())
+    assert content.items() >= changes.items()
+    model_class = getattr(transformers, MODELS[case][1])
+    seq2seq = Seq2Seq.from_preset(tmp_path)
+    seq2seq.save_to_preset(tmp_path / "ours", "huggingface")
+    for folder in (tmp_path, tmp_path / "ours"):
+        model = model_class.from_pretrained(folder).eval()
+        with torch.no_grad():
+            theirs = run(model, inputs()).logits.numpy()
+        assert_close(to_numpy(our_logits(seq2seq, inputs())), theirs, 1e-4, f"logits of {folder}")
+
+
 @pytest.mark.jax_slow
 @pytest.mark.parametrize("case", others_slow())
 def test_gradients_equal_hugging_face(case, tmp_path):
