@@ -805,6 +805,8 @@ def test_what_is_inferred_can_be_written(model_type):
         ("bert", {"head_activation": "relu"}, "head_activation is None in all of them"),
         ("roberta", {"head_activation": "relu"}, "its masked-LM head has the activation 'gelu'"),
         ("modernbert", {"positions": "rotary", "pooler_activation": "relu"}, "of its other heads"),
+        ("modernbert", {**KINDS["modern"], "pooling": "late"}, "its pooling is first or mean"),
+        ("modernbert", {**KINDS["modern"], "pooling": "last"}, "its pooling is first or mean"),
         ("longformer", {"num_segments": 0}, "not support this model: its part is 'global_tokens'"),
         (
             "longformer",

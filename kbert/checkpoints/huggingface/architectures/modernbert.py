@@ -255,6 +255,8 @@ class ModernBert(Architecture):
             reasons.append("its gates have a bias if its other feed-forward layers have one")
         if getattr(config, "pooler_activation", None) not in (None, config.transform_activation):
             reasons.append("its pooler has the activation of its other heads")
+        if getattr(config, "pooling", "first") not in _POOLINGS.values():  # a decoder has none
+            reasons.append(f"its pooling is {' or '.join(_POOLINGS.values())}")
         return reasons
 
 
