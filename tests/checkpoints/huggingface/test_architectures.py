@@ -807,6 +807,11 @@ def test_what_is_inferred_can_be_written(model_type):
         ("modernbert", {"positions": "rotary", "pooler_activation": "relu"}, "of its other heads"),
         ("modernbert", {**KINDS["modern"], "pooling": "late"}, "its pooling is first or mean"),
         ("modernbert", {**KINDS["modern"], "pooling": "last"}, "its pooling is first or mean"),
+        (
+            "eurobert",
+            {**KINDS["grouped"], "pooler_activation": "gelu", "pooling": "last"},
+            "EuroBERT does not .*: its pooling is one of first, mean, late. ",
+        ),
         ("longformer", {"num_segments": 0}, "not support this model: its part is 'global_tokens'"),
         (
             "longformer",

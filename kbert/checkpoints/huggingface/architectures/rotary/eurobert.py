@@ -192,6 +192,8 @@ class EuroBert(Architecture):
             reasons.append(
                 "the dense layers of its heads have biases, and its gates like all others"
             )
+        if config.pooling not in _POOLINGS.values():
+            reasons.append(f"its pooling is one of {', '.join(_POOLINGS.values())}")
         return reasons
 
 
