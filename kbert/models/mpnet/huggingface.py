@@ -56,6 +56,8 @@ class MpNet(Roberta):
         misfits = super().misfits(config)
         if {**USUAL, **(config.part or {})} != {**USUAL, "name": self.part}:
             misfits.append(f"its part is {self.part!r} with the default buckets")
+        if config.padding_id not in (None, _PAD_ID):
+            misfits.append(f"its padding id is {_PAD_ID}")
         return misfits
 
 

@@ -833,6 +833,7 @@ def test_what_is_inferred_can_be_written(model_type):
             {"num_segments": 0, "part": {"name": "relative_bias", "num_buckets": 16}},
             "its part is 'relative_bias' with the default buckets",
         ),
+        ("mpnet", {**KINDS["relative bias"], "padding_id": 0}, "its padding id is 1"),
         (
             "mobilebert",
             {**KINDS["bottleneck"], "embedding_size": None},
