@@ -228,8 +228,9 @@ class Extractor:
         counted = features["padding_mask"]
         if not self.special_tokens:
             ones = [None if side is None else tf.ones_like(side) for side in (first, second)]
-            cls_id = None if self.form.cls_id is None else 0
-            form = dataclasses.replace(self.form, cls_id=cls_id, sep_id=0, last_id=0, pad_id=0)
+            ids = {name: getattr(self.form, name) for name in ("cls_id", "sep_id", "last_id")}
+            zeros = {name: None if token_id is None else 0 for name, token_id in ids.items()}
+            form = dataclasses.replace(self.form, **zeros, pad_id=0)
             counted = form.build_inputs(*ones, **sizes)["token_ids"]
         if not getattr(self.encoder.config, "num_segments", 0):  # also an encoder-decoder's
             del features["segment_ids"]

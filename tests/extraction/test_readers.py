@@ -5,6 +5,7 @@ import pytest
 
 import kbert
 from kbert.extraction import write_features
+from kbert.models import DecoderEncoder
 from tests.harness import assert_close, randomise
 from tests.tasks.generation import test_text_to_text_folders, test_text_to_text_languages
 
@@ -98,6 +99,31 @@ def test_files_and_pipelines(task, tmp_path):
     step = kbert.TextFeatures(task, task.tokenizer)
     assert_close(step.transform(texts), wanted, 1e-6)
     assert len(step.get_feature_names_out()) == 16
+
+
+@pytest.fixture(scope="module")
+def decoder():
+    config = kbert.DecoderConfig(
+        vocabulary_size=11, hidden_size=16, num_layers=2, num_heads=2, intermediate_size=24,
+        max_positions=16, dropout=0.0, attention_dropout=0.0,
+    )  # fmt: skip
+    decoder = kbert.Decoder(config)
+    randomise(decoder)
+    return decoder
+
+
+@pytest.mark.parametrize("pooling", ["mean", "max"])
+def test_texts_alone_have_no_special_tokens_to_leave_out(task, decoder, pooling):
+    """Of 8 tokens, a multiple of the columns; of the most that fit; and of more."""
+    encoder, tokenizer = DecoderEncoder(decoder, input_tokens=False), task.tokenizer
+    texts = [" ".join((["a", "red", "fox", "the"] * 5)[:number]) for number in (7, 8, 16, 17)]
+    vectors = kbert.features(encoder, tokenizer, texts, pooling=None, verbose=0)
+    assert [len(x) for x in vectors] == [7, 8, 16, 16]
+    for special_tokens in (True, False):
+        settings = {"pooling": pooling, "special_tokens": special_tokens}
+        for text, tokens in zip(texts, vectors, strict=True):
+            (pooled,) = kbert.features(encoder, tokenizer, [text], **settings, verbose=0)
+            assert_close(pooled, getattr(tokens, pooling)(0), 1e-5)
 
 
 def test_refused(task):
