@@ -184,7 +184,7 @@ class Extractor:
             texts: the texts.
             sides: tokens of the texts, from `_encode`.
         """
-        separators = self.tokenizer.pair_separators if len(sides) == 2 else 0
+        separators = self.form.separators if len(sides) == 2 else 0
         lengths = np.array([[len(text.ids) for text in side] for side in sides], np.int64)
         first, second = lengths if len(sides) == 2 else (lengths[0], np.zeros_like(lengths[0]))
         begin, specials = self.form.begin, self.form.specials(1)

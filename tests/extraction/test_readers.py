@@ -126,6 +126,16 @@ def test_texts_alone_have_no_special_tokens_to_leave_out(task, decoder, pooling)
             assert_close(pooled, getattr(tokens, pooling)(0), 1e-5)
 
 
+@pytest.mark.parametrize("special_tokens", [True, False])
+def test_pairs_of_texts_alone_have_no_separator(task, decoder, special_tokens):
+    encoder, tokenizer = DecoderEncoder(decoder, input_tokens=False), task.tokenizer
+    settings = {"pooling": None, "special_tokens": special_tokens, "verbose": 0}
+    for first, second in (("a red fox", "the dog"), ("a red fox the dog", "the a fox")):
+        (joined,) = kbert.features(encoder, tokenizer, [f"{first} {second}"], **settings)
+        (pair,) = kbert.features(encoder, tokenizer, [(first, second)], **settings)
+        assert_close(pair, joined, 1e-6)
+
+
 def test_refused(task):
     tokenizer = task.tokenizer
     with pytest.raises(ValueError, match=r'"cls" requires rows with a special token.*lack'):
