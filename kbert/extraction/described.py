@@ -52,6 +52,7 @@ def describe_tokens(
         kept: (T,) bool, true for the requested tokens.
     """
     ids = np.full(layout.length, form.sep_id)
+    ids[layout.length - layout.end :] = form.last_id
     if layout.cls_column is not None:
         ids[layout.cls_column] = form.cls_id
     starts, ends = np.zeros((2, layout.length), np.int32)
@@ -59,7 +60,7 @@ def describe_tokens(
     for column, name in ((ids, "ids"), (starts, "starts"), (ends, "ends")):
         sides = [getattr(x, name)[:size] for x, size in zip(encoded, sizes, strict=True)]
         column[~layout.is_special()] = np.concatenate(sides)
-    tokens = [tokenizer.vocabulary[index] for index in ids[kept]]
+    tokens = [form.token_name(token_id, tokenizer) for token_id in ids[kept].tolist()]
     return TextVectors(vectors[kept], tokens, starts[kept], ends[kept], layout.segments()[kept])
 
 

@@ -136,6 +136,25 @@ def test_pairs_of_texts_alone_have_no_separator(task, decoder, special_tokens):
         assert_close(pair, joined, 1e-6)
 
 
+@pytest.mark.parametrize(
+    ("text", "tokens"),
+    [
+        ("the red", "[start] the red [extract]"),
+        (("the red", "fox"), "[start] the red [delimiter] fox [extract]"),
+        ("a " * 20, "[start] " + "a " * 14 + "[extract]"),
+    ],
+)
+def test_tokens_of_a_decoder_s_rows(task, decoder, text, tokens):
+    settings = {"pooling": None, "with_tokens": True, "verbose": 0}
+    encoder = DecoderEncoder.extend(decoder)
+    (row,) = kbert.features(encoder, task.tokenizer, [text], **settings)
+    assert row.tokens == tokens.split()
+    assert len(row.vectors) == len(row.tokens)
+    bare = DecoderEncoder(decoder, input_tokens=False)
+    (row,) = kbert.features(bare, task.tokenizer, ["the red"], **settings)
+    assert row.tokens == ["the", "red"]
+
+
 def test_refused(task):
     tokenizer = task.tokenizer
     with pytest.raises(ValueError, match=r'"cls" requires rows with a special token.*lack'):
