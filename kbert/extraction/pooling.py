@@ -26,8 +26,8 @@ def check_pooling(pooling: str | None, special_tokens: bool, has_cls: bool) -> N
         )
     if pooling == "cls" and not has_cls:
         raise ValueError(
-            'pooling="cls" requires rows with a special token for the whole text, which sources of '
-            'this encoder-decoder lack: use "mean" or "max". Received: pooling=\'cls\''
+            'pooling="cls" requires rows with a special token for the whole text, which the rows '
+            'of this model lack: use "mean" or "max". Received: pooling=\'cls\''
         )
 
 

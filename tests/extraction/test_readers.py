@@ -155,10 +155,11 @@ def test_tokens_of_a_decoder_s_rows(task, decoder, text, tokens):
     assert row.tokens == ["the", "red"]
 
 
-def test_refused(task):
+def test_refused(task, decoder):
     tokenizer = task.tokenizer
-    with pytest.raises(ValueError, match=r'"cls" requires rows with a special token.*lack'):
-        kbert.features(task, tokenizer, ["a"], pooling="cls")
+    for model in (task, DecoderEncoder(decoder, input_tokens=False)):
+        with pytest.raises(ValueError, match=r'"cls" requires rows .* rows of this model lack'):
+            kbert.features(model, tokenizer, ["a"], pooling="cls")
     with pytest.raises(TypeError, match=r"require its kbert.TextToText.*Received: a Seq2Seq"):
         kbert.features(task.seq2seq, tokenizer, ["a"])
     with pytest.raises(ValueError, match=r"max_length must be between 5 and 12"):
