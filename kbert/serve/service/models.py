@@ -102,6 +102,8 @@ class Model:
         self._tries: dict[int, tuple[float, float]] = {}  # time of the next attempt, next pause
         self._retiring: set[asyncio.Task] = set()
         self._leaving: set[Version] = set()  # the versions that are being retired
+        # Computed when the metrics are read: versions are added and removed in several places.
+        metrics.version.labels(name).set_function(lambda: max(self.versions, default=0))
 
     def find(self, number: int | None) -> Version:
         """Returns a version, the newest for None; raises `Refused` for an unknown one."""
@@ -188,7 +190,6 @@ class Model:
         self._tries.pop(number, None)
         batcher = Batcher(self.name, self._options, self._metrics)
         self.versions[number] = Version(number, loaded, batcher)
-        self._metrics.version.labels(self.name).set(max(self.versions))
         return True
 
     async def _retire(self, version: Version) -> None:

@@ -56,6 +56,15 @@ def test_a_new_version_takes_over_and_no_request_is_lost(folder, operations):
         assert service.post(f"/v1/models/m/versions/1{PATH[-8:]}", BODY)[0] == 404
 
 
+def test_the_newest_version_is_the_older_one_after_a_rollback(folder, operations):
+    shutil.copytree(operations, folder / "2")
+    with running(model=[f"m={folder}"], poll_seconds=0.05) as service:
+        assert service.metric("kbert_newest_version") == 2
+        shutil.rmtree(folder / "2")
+        until(lambda: versions(service) == [("1", "AVAILABLE")])
+        assert service.metric("kbert_newest_version") == 1
+
+
 def test_several_versions_at_once_and_one_that_is_damaged(folder, operations):
     shutil.copytree(operations, folder / "2")
     (folder / "3").mkdir()
