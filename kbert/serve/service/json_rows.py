@@ -228,8 +228,10 @@ def _plain(array: np.ndarray) -> Any:
     """
     if array.dtype == object:
         flat = [text(x) for x in array.ravel().tolist()]
-        for size in reversed(array.shape[1:]):
-            count = len(flat) // size if size else int(np.prod(array.shape[:-1]))
+        for axis in range(array.ndim - 1, 0, -1):
+            size = array.shape[axis]
+            # Not len(flat) // size: an axis of size 0 leaves nothing to count the lists by.
+            count = int(np.prod(array.shape[:axis]))
             flat = [flat[i * size : (i + 1) * size] for i in range(count)]
         return flat if array.ndim else flat[0]
     if array.dtype.kind not in "biuf":  # bfloat16, which the JSON writer does not support

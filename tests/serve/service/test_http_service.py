@@ -164,6 +164,15 @@ def test_fill_mask_answers_each_text_by_itself(service, gate):
     assert [answer["answers"] for _, answer, _ in found] == [[[best]], [[best] * 3, []], [[]]]
 
 
+def test_texts_without_masks_have_an_empty_answer_each(service):
+    body = {"signature_name": "fill_mask"}
+    status, answer = service.post(OPERATIONS, {**body, "instances": ["a", "b"]})
+    assert (status, answer) == (200, {"predictions": [{"tokens": [], "probabilities": []}] * 2})
+    status, answer = service.post(OPERATIONS, {**body, "inputs": ["a", "b"]})
+    empty = {"tokens": [[], []], "probabilities": [[], []]}
+    assert (status, answer) == (200, {"outputs": empty})
+
+
 def test_a_model_is_named_where_several_can_do_it(operations):
     with running(model=[f"a={operations}", f"b={operations}"]) as service:
         status, answer = service.post("/embed", {"texts": ["abc"]})
