@@ -40,7 +40,7 @@ def lengthen(
 
     Raises:
         ValueError: there would be fewer positions, the model has another part than global tokens,
-            or the model has edits.
+            the model has edits, or its attention does not support global tokens.
 
     Example:
         >>> config = EncoderConfig(vocabulary_size=3, hidden_size=2, num_layers=1, num_heads=1,
@@ -69,6 +69,7 @@ def lengthen(
         )
     changes = {"max_positions": length, "attention_pattern": (window,), "part": _PART}
     config = config.replace(**changes)
+    config.find_part().check_config(config)  # `replace` skips it until the part's module is loaded
     longer = dict(arrays)
     if config.positions == "learned" and _POSITIONS in arrays:
         longer[_POSITIONS] = np.resize(arrays[_POSITIONS], (length, config.embedding_width))

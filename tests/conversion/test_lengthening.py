@@ -81,6 +81,11 @@ def test_once_more_copies_what_was_trained_since():
         ({}, {"window": 5}, "must be an even number of tokens"),
         (KINDS["disentangled"], {"window": 4}, "Global tokens require .* Received: part='disentan"),
         ({"positions": "rotary"}, {"window": 4}, "do not support distances"),
+        (
+            {"num_key_value_heads": 2},
+            {"window": 4},
+            "`num_key_value_heads` must be None.* Received: num_key_value_heads=2",
+        ),
     ],
 )
 def test_what_cannot_become_longer(changes, options, message):
