@@ -243,8 +243,9 @@ class Encoder(Registered, FromConfig, keras.Model, sort="encoder"):
 
         Raises:
             ValueError: an input is unknown, missing or too long, there are segment ids for a model
-                without segments, example ids without position ids, or a causal mask or attention
-                order for a part that does not support it.
+                without segments, example ids without position ids or, with pooling="mean" or
+                "late", without CLS positions, or a causal mask or attention order for a part that
+                does not support it.
         """
         inputs = self._named_inputs(inputs)
         reads = Reads(return_hidden_states, return_attention, return_internals)

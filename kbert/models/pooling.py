@@ -139,9 +139,17 @@ def token_means(sequence: Tensor, inputs: Tensors) -> Tensor:
 
     Returns:
         (B, H), or (B, K, H) for packed rows; the sum is computed in float32.
+
+    Raises:
+        ValueError: packed rows without "cls_positions", which have the number of examples, K.
     """
     ids, mask = inputs.get("example_ids"), inputs.get("padding_mask")
     if ids is not None:
+        if inputs.get("cls_positions") is None:
+            raise ValueError(
+                "`example_ids` require `cls_positions` if the pooler reads the mean of an "
+                f"example's tokens. Received: {', '.join(inputs)}"
+            )
         numbers = ops.arange(inputs["cls_positions"].shape[1]) + 1
         is_member = ops.cast(ids, "int32")[:, None, :] == numbers[None, :, None]  # (B, K, T)
     elif mask is not None:

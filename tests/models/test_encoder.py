@@ -671,6 +671,14 @@ def test_examples_without_positions_of_their_own_are_refused(encoder):
         encoder(packed)
 
 
+@pytest.mark.parametrize("pooling", ["mean", "late"])
+def test_means_of_examples_without_their_first_tokens_are_refused(pooling):
+    packed, _ = packed_inputs(tiny_config())
+    del packed["cls_positions"]
+    with pytest.raises(ValueError, match=r"require `cls_positions` .*Received: token"):
+        Encoder(tiny_config(pooling=pooling))(packed)
+
+
 def test_what_is_not_of_the_example_gets_no_attention():
     encoder = Encoder(tiny_config())
     randomise(encoder)
