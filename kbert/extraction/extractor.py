@@ -228,9 +228,13 @@ class Extractor:
         counted = features["padding_mask"]
         if not self.special_tokens:
             ones = [None if side is None else tf.ones_like(side) for side in (first, second)]
-            ids = {name: getattr(self.form, name) for name in ("cls_id", "sep_id", "last_id")}
-            zeros = {name: None if token_id is None else 0 for name, token_id in ids.items()}
-            form = dataclasses.replace(self.form, **zeros, pad_id=0)
+            cls_id, sep_id, last_id = (
+                None if token_id is None else 0
+                for token_id in (self.form.cls_id, self.form.sep_id, self.form.last_id)
+            )
+            form = dataclasses.replace(
+                self.form, cls_id=cls_id, sep_id=sep_id, last_id=last_id, pad_id=0
+            )
             counted = form.build_inputs(*ones, **sizes)["token_ids"]
         if not getattr(self.encoder.config, "num_segments", 0):  # also an encoder-decoder's
             del features["segment_ids"]
