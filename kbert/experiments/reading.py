@@ -204,11 +204,7 @@ def _own_label(named: NamedTask, columns: Columns | None) -> dict[str, Any]:
     columns, own = dict(columns or {}), named.task_class.columns
     if "label" in columns:
         columns[own.label] = columns.pop("label")
-    if unknown := [name for name in columns if name not in own.names]:
-        raise ValueError(
-            f"`columns` must map {', '.join(own.names)} to names in the data of {named.name}. "
-            f"Received: {', '.join(map(repr, unknown))}"
-        )
+    own.check_names(columns, named.name)
     return columns
 
 

@@ -33,7 +33,8 @@ class Records:
         columns: kbert's name of a column -> the file's name, as in `kbert.experiments.reading`.
 
     Raises:
-        ValueError: the suffix belongs to no known format; during iteration, a line is invalid.
+        ValueError: the suffix belongs to no known format, the task or the format has no such
+            column; during iteration, a line is invalid.
 
     Example:
         >>> import tempfile
@@ -51,17 +52,22 @@ class Records:
         columns: Mapping[str, str | Sequence[str]] | None = None,
     ) -> None:
         self.path = os.fspath(path)
-        self._asked, self._columns = (
-            cast(Any, registry.get("task", kind)).columns,
-            dict(columns or {}),
-        )
+        self._asked = cast(Any, registry.get("task", kind)).columns
+        self._columns = dict(columns or {})
+        self._asked.check_names(self._columns.keys() - {"label"}, kind)
+        # Programs for texts name the column "text" in any case.
+        self._chosen = {ours for ours, theirs in self._columns.items() if ours != theirs}
         is_typed = self.path in ("-", "/dev/stdin")
         self._file: Any
         if self.path.startswith("tfds:"):
-            named = any(ours != theirs for ours, theirs in self._columns.items())
-            self._format, self._file = "jsonl", _DataSet(self.path, by_layout=not named)
+            self._format, self._file = "jsonl", _DataSet(self.path, by_layout=not self._chosen)
         else:
             self._format = "lines" if is_typed or is_stream(self.path) else format_of(self.path)
+            if self._format == "lines" and self._chosen:
+                raise ValueError(
+                    f"{self.path}: lines of text have no columns to be named. Received: "
+                    f"{', '.join(f'{name}={self._columns[name]}' for name in sorted(self._chosen))}"
+                )
             is_columnar = self._format == "columnar"
             self._file = (
                 StandardInput()
@@ -130,7 +136,7 @@ class Records:
             ValueError: the file lacks the task's input columns.
         """
         file_names = {name: name for name in there} | self._columns
-        names = self._asked.found_in(file_names)
+        names = self._asked.found_in(file_names, self._chosen)
         if names is None:
             raise ValueError(
                 f"{self.source}: the task requires the column(s) {self._asked.rule}; name the "

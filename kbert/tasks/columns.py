@@ -51,13 +51,27 @@ class Columns:
         """Text for the sets of input columns, for messages."""
         return " or ".join(" and ".join(names) for names in self.inputs)
 
-    def found_in(self, there: Collection[str]) -> tuple[str, ...] | None:
+    def found_in(
+        self, there: Collection[str], chosen: Collection[str] = ()
+    ) -> tuple[str, ...] | None:
         """Returns the first set of `inputs` whose names are all in `there`, or None.
 
-        `there` are the names of a table's columns.
+        `there` are the names of a table's columns. Only sets with a name of `chosen` count, if
+        there is such a set.
         """
-        complete = (names for names in self.inputs if all(name in there for name in names))
-        return next(complete, None)
+        sets = [names for names in self.inputs if set(names) & set(chosen)] or self.inputs
+        return next((names for names in sets if all(name in there for name in names)), None)
+
+    def check_names(self, columns: Collection[str], data: str) -> None:
+        """Raises ValueError if the task has no column of a name in `columns`.
+
+        `data` says whose columns they are, for the message.
+        """
+        if unknown := [name for name in columns if name not in self.names]:
+            raise ValueError(
+                f"`columns` must map {', '.join(self.names)} to names in the data of {data}. "
+                f"Received: {', '.join(map(repr, unknown))}"
+            )
 
     def shown_in(self, table: Table) -> list[str]:
         """Returns the names of a table's columns that are written next to an answer, "id" first."""

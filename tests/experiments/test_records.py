@@ -146,6 +146,34 @@ def test_a_blank_line_of_one_column_is_a_text_and_columns_have_names_of_their_ow
         list(Records(path, "classify"))
 
 
+def test_named_columns_come_before_those_of_the_file(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("question,answer,text,words,body\nwho,me,other,w,b\n")
+    pair = {"first": "question", "second": "answer"}
+    assert list(Records(path, "classify", pair)) == [(2, {"first": "who", "second": "me"})]
+    assert list(Records(path, "classify", {"label": "body"})) == [(2, {"text": "other"})]
+    assert list(Records(path, "classify", {"text": "text"})) == [(2, {"text": "other"})]
+    assert list(Records(path, "tag", {"text": "body"})) == [(2, {"text": "b"})]
+    with pytest.raises(ValueError, match=r"requires the column.*Received: .'question', 'answer'"):
+        list(Records(path, "classify", {"first": "question"}))
+
+
+@pytest.mark.parametrize("columns", [{"nonsense": "body"}, {"choices": ["a", "b"]}])
+def test_columns_that_the_task_does_not_have(tmp_path, columns):
+    (name,) = columns
+    with pytest.raises(ValueError, match=rf"must map text, .* data of classify.*'{name}'"):
+        Records(tmp_path / "a.csv", "classify", columns)
+
+
+def test_lines_have_no_columns(tmp_path):
+    (tmp_path / "a.txt").write_text("a line\n")
+    lines = Records(tmp_path / "a.txt", "classify", {"text": "text"})
+    assert list(lines) == [(1, {"text": "a line"})]
+    for name in (tmp_path / "a.txt", "-"):
+        with pytest.raises(ValueError, match=r"lines of text have no columns.*: text=review"):
+            Records(name, "classify", {"text": "review"})
+
+
 def test_a_pipe_is_lines_as_standard_input_is(monkeypatch):
     reading, writing = os.pipe()
     with open(writing, "wb") as file:
