@@ -1,12 +1,13 @@
 """Groups of flags that programs share, and their defaults from recipes."""
 
+import itertools
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from absl import flags
 
-from kbert.catalog.recipe import OBJECTIVES, Recipe
+from kbert.catalog.recipe import OBJECTIVES, OPTIMIZER_SETTINGS, Recipe
 from kbert.catalog.recipes import RECIPES, recipe
 from kbert.core.devices import PRECISIONS, STRATEGIES
 from kbert.core.options import Options, option
@@ -292,7 +293,7 @@ def differences(options: flags.FlagValues, wanted: Mapping[str, Any]) -> list[st
 def refuse_unread(
     options: flags.FlagValues, reads: Sequence[type[Options]], others: Sequence[str] = ()
 ) -> None:
-    """Raises ValueError if a flag is given that the objective does not read.
+    """Raises ValueError if a flag is given that the objective or the optimizer does not read.
 
     Args:
         options: the parsed flags.
@@ -305,6 +306,14 @@ def refuse_unread(
         raise ValueError(
             f"--objective={options.objective} does not support {', '.join(names)}: leave them "
             f"out. Received: {', '.join(given_flags)}"
+        )
+    own = OPTIMIZER_SETTINGS[options.optimizer]
+    unread = sorted({*itertools.chain(*OPTIMIZER_SETTINGS.values())} - {*own})
+    given_flags = [f"--{name}={options[name].value}" for name in unread if options[name].present]
+    if given_flags:
+        raise ValueError(
+            f"--optimizer={options.optimizer} does not have {', '.join(unread)}: leave them out. "
+            f"Received: {', '.join(given_flags)}"
         )
 
 

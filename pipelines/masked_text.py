@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from absl import flags
 
 import kbert
 from kbert.catalog.recipe import SENTENCE_OBJECTIVES
 from kbert.core import registry
+from kbert.core.options import Options
 from kbert.data.pretraining.attention_kinds import NUM_SEGMENTS
 from kbert.data.pretraining.settings import MaskingSettings
 from kbert.io.json_file import read_json
@@ -30,9 +31,9 @@ if TYPE_CHECKING:
 
 
 class MaskedText(OnShards):
-    """The objectives masked_lm, span_boundary and replaced_tokens, of encoders."""
+    """The objectives masked_lm and span_boundary, of encoders."""
 
-    READS = (MaskingSettings, ReplacedTokensOptions)
+    READS: ClassVar[Sequence[type[Options]]] = (MaskingSettings,)
 
     def changes(self) -> dict[str, Any]:
         """Returns field of the config -> new value."""
@@ -52,6 +53,12 @@ class MaskedText(OnShards):
             )
         config = read_config(options.model, changes, self.tokenizer)
         return build(kbert.Encoder(config, dtype=options.precision), self.tokenizer)
+
+
+class ReplacedTokensText(MaskedText):
+    """The objective replaced_tokens (ELECTRA)."""
+
+    READS = (MaskingSettings, ReplacedTokensOptions)
 
 
 class MaskedAndCausalText(MaskedText):

@@ -12,12 +12,19 @@ from .causal import Causal, RememberedText
 from .denoising import Denoising
 from .flags import apply_recipe, departures
 from .language_model import LanguageModel
-from .masked_text import MaskedAndCausalText, MaskedText, PermutedText, UniLMText
+from .masked_text import (
+    MaskedAndCausalText,
+    MaskedText,
+    PermutedText,
+    ReplacedTokensText,
+    UniLMText,
+)
 from .training_run import train_objective
 from .translation import Translation
 
 # All other objectives are those of `MaskedText`.
 OWN_PROGRAMS = {
+    "replaced_tokens": ReplacedTokensText,
     "masked_and_causal": MaskedAndCausalText,
     "unilm": UniLMText,
     "permutation_lm": PermutedText,

@@ -4,7 +4,8 @@ import pytest
 
 import kbert
 from kbert.training.strategies import make_strategy
-from pipelines.masked_text import MaskedText, read_config, task_builder
+from pipelines.flags import apply_recipe
+from pipelines.masked_text import MaskedText, ReplacedTokensText, read_config, task_builder
 
 
 @pytest.fixture(scope="module")
@@ -32,6 +33,33 @@ def test_what_only_a_language_model_reads_is_refused(parse, tokenizer):
 def test_what_only_a_translator_reads_is_refused(parse, tokenizer):
     with pytest.raises(ValueError, match=r"masked_lm does not support .*Received: --source=x"):
         MaskedText(parse("--source=x"), tokenizer, None)
+
+
+def test_what_only_electra_reads_is_refused(parse, tokenizer):
+    ReplacedTokensText(
+        parse("--objective=replaced_tokens", "--generator_share=0.5"), tokenizer, None
+    )
+    with pytest.raises(ValueError, match=r"masked_lm does not support .*: --generator_share=0.5"):
+        MaskedText(parse("--generator_share=0.5"), tokenizer, None)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "received"),
+    [
+        (["--initial_accumulator_value=7"], "optimizer=adamw .*initial_accumulator_value=7"),
+        (["--noscale_parameter"], "optimizer=adamw .*scale_parameter=False"),
+        (["--optimizer=adagrad", "--beta_1=0.5"], "optimizer=adagrad .*beta_1=0.5"),
+    ],
+)
+def test_what_only_another_optimizer_reads_is_refused(parse, tokenizer, arguments, received):
+    with pytest.raises(ValueError, match=f"--{received}"):
+        MaskedText(parse(*arguments), tokenizer, None)
+
+
+def test_the_settings_of_a_recipe_are_not_given(parse, tokenizer):
+    options = parse("--recipe=elmo", "--optimizer=adamw", "--objective=masked_lm")
+    apply_recipe(options)
+    MaskedText(options, tokenizer, None)
 
 
 def test_shards_are_needed(parse):
