@@ -99,7 +99,8 @@ def _export(options: flags.FlagValues) -> None:
         arguments["widths"] = [_number(width) for width in options.widths]
     arguments = {name: value for name, value in arguments.items() if value is not None}
     unchecked = options.format == "savedmodel" and options.precision == "float32"
-    if arguments and (unchecked or options.format == "safetensors"):
+    unread = unchecked or options.format == "safetensors"
+    if (arguments and unread) or ("widths" in arguments and options.format != "litert"):
         raise ValueError(
             f"--texts and --tolerance require --format {', '.join(RUNTIMES)}, or savedmodel in "
             "another precision than float32; --widths requires litert. Received: "

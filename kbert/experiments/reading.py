@@ -175,9 +175,15 @@ def _files(
             split.
 
     Raises:
-        ValueError: columns are named for a benchmark, whose layout is fixed.
+        ValueError: columns are named for a benchmark, whose layout is fixed, or a separator of
+            labels is given for a task with one label per text.
     """
     columns = _own_label(named, columns)
+    if label_separator != "," and not named.task_class.takes_label_lists(named.fixed):
+        raise ValueError(
+            "`label_separator` requires a task with any number of labels per text, such as "
+            f"multilabel. Received: label_separator={label_separator!r} and {named.name}"
+        )
     if columns and named.is_benchmark:
         raise ValueError(
             f"The columns of {named.name}'s files are fixed; for files with others use the tasks "

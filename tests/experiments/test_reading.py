@@ -93,6 +93,12 @@ def test_any_number_of_labels(write):
     assert labels_of(found, named_task("multilabel")) == ["x", "y"]
 
 
+def test_one_label_has_no_separator(write):
+    path = write("m.csv", "text,label", "a,x|y")
+    with pytest.raises(ValueError, match=r"any number of labels .*='\|' and classify"):
+        table("classify", path, label_separator="|")
+
+
 def test_a_column_for_each_label(write):
     path = write("m.csv", "text,toxic,threat", "a,1,1", "b,0,0", "c,0,1")
     found = table("multilabel", path, columns={"label": ["toxic", "threat"]})

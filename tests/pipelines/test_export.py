@@ -103,6 +103,8 @@ def test_an_onnx_model_writes_as_the_flags_say(tmp_path):
         (["--format=onnx", "--max_bytes=9"], "Received: max_bytes=9 with format='onnx'"),
         (["--max_new_tokens=9"], "unexpected keyword argument 'max_new_tokens'"),
         (["--tolerance=1"], "--format=savedmodel and --tolerance"),
+        (["--precision=int8", "--widths=8,16"], "--widths requires litert.* and --widths"),
+        (["--format=onnx", "--widths=8,16"], "--widths requires litert.* and --widths"),
         (["--preset=nowhere"], "no such folder"),
         (["more"], r"accepts flags only.*Received: \['more'\]"),
     ],
