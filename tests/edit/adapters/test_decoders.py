@@ -90,14 +90,15 @@ def test_a_classifier_on_a_decoder_keeps_its_adapter(base, tmp_path, bare, token
     keras.utils.set_random_seed(7)  # the three tokens are drawn anew
     again = adapters.load_task(base, tmp_path / "adapter")
     assert again.encoder.has_input_tokens is not bare
-    found, expected = (
-        np.array([list(x["probabilities"].values()) for x in one.predict(held_out[0])])
-        for one in (again, task)
-    )
-    np.testing.assert_allclose(found, expected, atol=1e-5)
     task.save_to_preset(tmp_path / "whole")
     whole = kbert.tasks.Task.from_preset(tmp_path / "whole")
-    assert whole.predict(held_out[0]) == task.predict(held_out[0])
+    found, loaded, expected = (
+        np.array([list(x["probabilities"].values()) for x in one.predict(held_out[0])])
+        for one in (again, whole, task)
+    )
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    # A task computes its first answers eagerly, later ones in a graph, which rounds otherwise.
+    np.testing.assert_allclose(loaded, expected, atol=1e-5)
     # On a decoder that has adapters already, whose tokens have other vectors.
     other = TextClassifier.from_preset(base, labels=["no", "yes"], new_head=True)
     adapters.add(other, "lora", name="other")
