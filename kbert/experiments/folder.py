@@ -69,8 +69,9 @@ class RunFolder:
                 `kbert.training.run.record.check_settings`. For a finished run none may change.
 
         Raises:
-            ValueError: the folder holds another run, or a series of runs.
+            ValueError: the folder holds another run, a series of runs, or a model that is read.
         """
+        self.check_sources(identity)
         runs = sorted(p.parent.name for p in self.path.glob("*/run.json"))
         if other_runs := [name for name in runs if name != self.training.name]:
             raise ValueError(
@@ -85,6 +86,19 @@ class RunFolder:
             check_settings(path, identity, unchecked=(*PLACES, *missing_checksums), resume=resume)
         else:
             write_settings(path, identity)
+
+    def check_sources(self, identity: dict) -> None:
+        """Raises ValueError if a model of the identity lies where the best model is written."""
+        written = self.preset.resolve()
+        for name in PLACES:
+            models = identity.get(name)  # joined, if there are several
+            for model in models.split(", ") if isinstance(models, str) else ():
+                source = Path(model).resolve()
+                if written in (source, *source.parents):
+                    raise ValueError(
+                        f"The best model is written to {self.preset}: choose another folder for "
+                        f"the run, or move the {name}. Received: the {name} {model}"
+                    )
 
     def _has_something(self) -> bool:
         """Returns whether there are results or a checkpoint; a failed start leaves neither."""

@@ -64,6 +64,7 @@ def seeds(
             f"Received: count={count}, ensemble={ensemble}, soup={soup}"
         )
     base = experiment.settings(**settings)
+    RunFolder(output_dir).check_sources(experiment.identity())
     points = {f"seed-{n}": base.replace(seed=n) for n in range(base.seed, base.seed + count)}
     return run_series(
         points,
@@ -102,6 +103,7 @@ def grid(
         The series; `print` shows its table, the best run first.
     """
     base = experiment.settings(**settings)
+    RunFolder(output_dir).check_sources(experiment.identity())
     points = {
         f"lr-{rate:g}-batch-{size}-epochs-{n}": base.replace(
             learning_rate=rate, batch_size=size, epochs=n

@@ -43,6 +43,16 @@ def test_one_folder_is_one_run(tmp_path):
         folder.begin({"task": "sst2", "settings": {"seed": 1, "freeze": ("a",)}})
 
 
+@pytest.mark.parametrize("name", ["preset", "teacher", "student"])
+def test_a_model_that_is_read_is_not_written(tmp_path, name):
+    folder = RunFolder(tmp_path / "run")
+    for model in (folder.preset, folder.preset / "colours", f"bert, {folder.path}/../run/preset"):
+        with pytest.raises(ValueError, match=rf"written to .*run/preset: .*the {name} .*preset"):
+            folder.begin({name: str(model)})
+    assert not folder.path.exists()
+    folder.begin({name: str(tmp_path / "preset")})
+
+
 def test_settings_by_the_names_of_the_version_before(tmp_path):
     folder = RunFolder(tmp_path)
     folder.begin({"task": "squad", "settings": {"stride": 64, "pooling": None}})

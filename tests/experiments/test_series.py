@@ -1,5 +1,6 @@
 """Series of runs: finished ones are not made again, the best model is kept, tables."""
 
+import functools
 import json
 import shutil
 import statistics
@@ -7,7 +8,7 @@ import statistics
 import pytest
 
 import kbert
-from kbert.experiments import Experiment, Settings, seeds
+from kbert.experiments import Experiment, Settings, grid, seeds
 from kbert.experiments.folder import RunFolder
 from kbert.experiments.results import Series
 from kbert.experiments.series import run_series
@@ -108,6 +109,15 @@ def test_a_grid_is_tabled_from_best_to_worst(tmp_path):
 
 
 SEEDS = {"epochs": 2, "batch_size": 16, "learning_rate": 3e-2, "verbose": 0}
+
+
+def test_a_series_does_not_overwrite_its_preset(preset, mail, tmp_path):
+    shutil.copytree(preset, tmp_path / "preset")
+    experiment = Experiment("classify", preset=tmp_path / "preset", train=mail, dev_share=0.2)
+    for several in (functools.partial(seeds, count=2), grid):
+        with pytest.raises(ValueError, match=r"best model is written to .*Received: the preset"):
+            several(experiment, tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["preset"]
 
 
 def test_an_ensemble_and_a_soup_of_all_seeds(preset, mail, tmp_path, capsys):
