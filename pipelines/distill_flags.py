@@ -18,7 +18,7 @@ from kbert.tasks.settings import MaskedSettings
 
 from .flags import CorpusOptions, ResumeOptions, RunOptions, parse_settings
 from .masked_text import encoder_config
-from .option_flags import flag_names
+from .option_flags import flag_names, shown
 from .task_flags import DataOptions, SeriesOptions, task_settings
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ def chosen_recipe(options: flags.FlagValues) -> DistillationRecipe:
         if not any(hasattr(term, name) for term in every):
             raise ValueError(
                 f"--{name} is not supported by the recipe {chosen.name}: none of its loss terms "
-                f"uses it. Received: --{name}={_shown(options[name].value)}"
+                f"uses it. Received: --{name}={shown(options[name].value)}"
             )
     known_terms = [name for name, kind in kinds.items() if any(isinstance(x, kind) for x in every)]
     if unknown := [name for name in weights if name not in known_terms]:
@@ -224,7 +224,7 @@ def student_preset(options: flags.FlagValues) -> str | None:
     if not is_dir(text) and os.sep not in text:
         return None  # a name in the family
     names = ("num_layers", "init", "set")
-    conflicting = [f"--{n}={_shown(options[n].value)}" for n in names if options[n].value]
+    conflicting = [f"--{n}={shown(options[n].value)}" for n in names if options[n].value]
     if conflicting:
         raise ValueError(
             "--num_layers, --init and --set cannot be combined with a student from a folder, "
@@ -232,21 +232,6 @@ def student_preset(options: flags.FlagValues) -> str | None:
             f"{', '.join(conflicting)}"
         )
     return text
-
-
-def refuse_other_flags(options: flags.FlagValues, names: Sequence[str], where: str) -> None:
-    """Raises ValueError if a flag is given that this mode does not read.
-
-    Args:
-        options: the parsed flags.
-        names: names of the flags.
-        where: the mode, for the message, such as "on a task (--task)".
-    """
-    given_flags = [f"--{n}={_shown(options[n].value)}" for n in names if options[n].present]
-    if given_flags:
-        raise ValueError(
-            f"These flags are not supported {where}. Received: {', '.join(given_flags)}"
-        )
 
 
 def describe_terms(terms: Sequence[Term]) -> str:
@@ -293,8 +278,3 @@ def _parse_weights(items: Sequence[str]) -> dict[str, float]:
                 f"--term_weights={','.join(items)}"
             ) from None
     return weights
-
-
-def _shown(value: Any) -> str:
-    """Returns the value of a flag as on the command line."""
-    return ",".join(map(str, value)) if isinstance(value, list) else str(value)

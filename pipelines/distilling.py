@@ -19,7 +19,6 @@ from . import option_flags
 from .distill_flags import (
     chosen_recipe,
     flags_of_modes,
-    refuse_other_flags,
     student_arguments,
     student_preset,
 )
@@ -42,7 +41,7 @@ def distill(options: flags.FlagValues) -> None:
     keep_what_is_read(options, read=("teacher", "student"), written=("preset_dir",))
     text_flags, task_flags = flags_of_modes()
     if on == ["data_dir"]:
-        refuse_other_flags(options, task_flags, "on text (--data_dir)")
+        option_flags.refuse(options, task_flags, "on text (--data_dir)")
         if len(options.teacher) != 1:
             raise ValueError(
                 "--teacher must be a single model on text (--data_dir); on a task (--task) it may "
@@ -51,7 +50,7 @@ def distill(options: flags.FlagValues) -> None:
         options["teacher"].value = options.teacher[0]
         _on_text(options)
     else:
-        refuse_other_flags(options, text_flags, "on a task (--task)")
+        option_flags.refuse(options, text_flags, "on a task (--task)")
         _on_task(options)
 
 

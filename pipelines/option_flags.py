@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from absl import flags
@@ -211,3 +211,23 @@ def _kind(options: type[Options], name: str) -> tuple[Any, Any, list[Any]]:
     first = options.kinds(name)[0]
     item, *other_arguments = typing.get_args(first) or (None,)
     return typing.get_origin(first) or first, item, other_arguments
+
+
+def refuse(options: flags.FlagValues, names: Sequence[str], where: str) -> None:
+    """Raises ValueError if a flag is given that the program does not read here.
+
+    Args:
+        options: the parsed flags.
+        names: names of the flags.
+        where: why not, for the message, such as "on a task (--task)".
+    """
+    given_flags = [f"--{n}={shown(options[n].value)}" for n in names if options[n].present]
+    if given_flags:
+        raise ValueError(
+            f"These flags are not supported {where}. Received: {', '.join(given_flags)}"
+        )
+
+
+def shown(value: Any) -> str:
+    """Returns the value of a flag as on the command line."""
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)

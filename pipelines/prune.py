@@ -67,6 +67,11 @@ def _prune(options: flags.FlagValues) -> None:
         )
     if options.heads is not None and options.data is None:
         raise ValueError("--heads requires --data, on which the importance of heads is measured")
+    if options.vocabulary is None:
+        option_flags.refuse(options, ("min_count", "keep"), "without --vocabulary")
+    if options.data is None:
+        names = ("task", "batch_size", *option_flags.flag_names(ColumnOptions))
+        option_flags.refuse(options, names, "without --data")
     target = Path(options.output_dir)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise ValueError(f"--output_dir must be new or empty. Received: {target}")

@@ -53,6 +53,12 @@ def _make_runs(
     python_logging.getLogger("tensorflow").setLevel("ERROR")
     if options.seeds and options.grid:
         raise ValueError("--seeds and --grid cannot be combined")
+    grid = [name for name in option_flags.flag_names(SeriesOptions) if name.startswith("grid_")]
+    if options.grid:
+        own = ("learning_rate", "batch_size", "epochs")
+        option_flags.refuse(options, own, "with --grid: use --grid_learning_rates and so on")
+    else:
+        option_flags.refuse(options, grid, "without --grid")
     combined = [f"--{name}" for name in _COMBINED if options[name].value]
     if combined and (options.seeds or 1) < 2:
         raise ValueError(

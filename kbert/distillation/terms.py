@@ -161,8 +161,14 @@ class SoftTargets(Term):
     def pairs(
         self, student: Reading, teacher: Reading, real: Tensor, project: Callable[[Tensor], Tensor]
     ) -> dict[str, Pair]:
-        pairs = {}
-        for name, ours, theirs in _shared(student, teacher):
+        pairs, shared = {}, [*_shared(student, teacher)]
+        names = [name for name, *_ in shared]
+        if not set(self.heads) <= {*names}:
+            raise ValueError(
+                f"`heads` must be heads that student and teacher share: {', '.join(names)}. "
+                f"Received: {self.heads}"
+            )
+        for name, ours, theirs in shared:
             if self.heads and name not in self.heads:
                 continue
             if self.positions == "all" and name == "masked_lm":

@@ -344,6 +344,13 @@ def test_text_is_trained_on_batches(tokenizer):
         distiller.fit(data, [1, 2])
 
 
+def test_heads_that_nobody_has(tokenizer, teacher):
+    student = toys.make_task("classes", tokenizer, seed=1)
+    distiller = Distiller(student, teacher, [SoftTargets(heads=["clasifier"]), OwnLoss()])
+    with pytest.raises(ValueError, match=r"share: classifier. Received: \('clasifier',\)"):
+        distiller.fit(["the fox"], ["a"], epochs=1, verbose=0)
+
+
 def test_what_cannot_be_compared(tokenizer, teacher):
     def make(name="classes", tokenizer=tokenizer, **changes):
         return toys.make_task(name, tokenizer, seed=1, **changes)

@@ -183,6 +183,8 @@ def test_dry_run_writes_nothing(program, tmp_path, monkeypatch, capsys):
             "several runs, --seeds=2 or more. Received: --ensemble with --seeds=None",
         ),
         (("--seeds=1", "--soup"), "Received: --soup with --seeds=1$"),
+        (("--grid", "--learning_rate=0.1"), "with --grid: use .*Received: --learning_rate=0.1$"),
+        (("--grid_epochs=7",), "without --grid. Received: --grid_epochs=7$"),
         (("--grid", "--grid_epochs=two"), "--grid_epochs must be numbers, .*: --grid_epochs=two"),
         (("--dev=tfds:sst2",), "Exactly one of `dev` and `dev_share`"),
         (("--train=nowhere.csv",), "nowhere.csv"),

@@ -50,6 +50,8 @@ def test_an_encoder_alone(tiny_vocabulary, call, tmp_path, capsys):
         (["--layers=bottom"], r"--layers must be numbers.*Received: --layers=bottom"),
         (["--layers=0,7"], "indices between 0 and 0"),
         (["--neurons=0.5", "--output_dir={preset}"], "must be new or empty"),
+        (["--neurons=0.5", "--min_count=5", "--keep=a,b"], "--min_count=5, --keep=a,b"),
+        (["--neurons=0.5", "--text_column=b"], "without --data. Received: --text_column=b"),
         (
             ["--neurons=0.5", "--data={preset}/vocab.txt"],
             "--data requires a fine-tuned task",
