@@ -281,8 +281,19 @@ class Distiller(KerasEdits, TrainStep, keras.Model):
         Args:
             rows: rows of a table; with a cache they must be in memory.
             **options: arguments of the student's `batches`, such as `batch_size` and `seed`.
+
+        Raises:
+            ValueError: the rows have several texts that are encoded apart, or do not fit a cache.
         """
         batches = self.student.batches(rows, **options)
+        compared = [type(x).__name__ for x in self.terms if not isinstance(x, OwnLoss)]
+        if compared and "second_token_ids" in batches.element_spec:
+            raise ValueError(
+                "Terms that compare models do not support pairs of texts that are encoded apart, "
+                "of which they would compare one: compute the teacher's vectors once and train "
+                f'with objective="teacher". Received: {", ".join(compared)} for pairs of a '
+                f"{type(self.student).__name__}"
+            )
         cache = self._cache()
         if cache is None:
             return batches

@@ -101,7 +101,9 @@ class DistillationExperiment(Experiment):
 
     def settings(self, **settings: Any) -> Settings:
         """Returns the settings of a run: the last stage's and the task's defaults, with changes."""
-        last = {"epochs": self.last_stage.epochs, "learning_rate": self.last_stage.learning_rate}
+        last: dict[str, Any] = {"epochs": self.last_stage.epochs}
+        if settings.get("adapter") is None:  # an adapter has its own default
+            last["learning_rate"] = self.last_stage.learning_rate
         return super().settings(**{**last, **settings})
 
     def make_teacher(self, settings: Settings) -> FineTuningTask:

@@ -19,7 +19,7 @@ from kbert.distillation.cache.shard import SUFFIX
 from kbert.distillation.cache.store import Store
 from kbert.edit import adapters
 from kbert.io import atomic
-from kbert.tasks import TextClassifier
+from kbert.tasks import TextClassifier, TextEmbedder
 from tests.distillation.cached import batches_of, make_pair
 from tests.harness import randomise
 from tests.waiting import until
@@ -204,6 +204,15 @@ def test_a_teacher_whose_head_reads_other_layers_is_another_one(
     assert distiller(layers).cache_size(["a dog"]).missing_rows == 0
     with pytest.raises(ValueError, match=r"teacher.settings.feature_layers was .*1.*, is .*3"):
         distiller(others).cache_size(["a dog"])
+
+
+def test_what_an_embedder_does_with_its_tokens_is_part_of_its_identity(tokenizer):
+    _, task = make_pair("classes", tokenizer)
+    usual = identity(TextEmbedder(task.encoder, tokenizer))["settings"]
+    assert not {"token_pooling", "normalize", "projection_activation"} & {*usual}
+    for changes in ({"token_pooling": "cls"}, {"normalize": False}):
+        other = identity(TextEmbedder(task.encoder, tokenizer, **changes))["settings"]
+        assert other == {**usual, **changes}
 
 
 def test_a_full_disk_is_named_and_the_next_start_resumes(

@@ -22,6 +22,7 @@ from kbert.distillation import (
 )
 from kbert.edit import adapters
 from kbert.models.weights import get_arrays
+from kbert.tasks import TextEmbedder
 from kbert.training.optimization.optimizers import AdamW
 from tests.distillation import reference, toys
 from tests.harness import assert_close, randomise, to_numpy
@@ -342,6 +343,19 @@ def test_text_is_trained_on_batches(tokenizer):
     assert history["weighted_mlm_loss"][0] == pytest.approx(0.5 * history["mlm_loss"][0], rel=1e-5)
     with pytest.raises(TypeError, match=r"does not support `y`: a batch is one dict, which"):
         distiller.fit(data, [1, 2])
+
+
+def test_pairs_that_are_encoded_apart_are_refused(tokenizer):
+    student, teacher = (
+        TextEmbedder(toys.make_task("classes", tokenizer, seed=seed).encoder, tokenizer)
+        for seed in (0, 1)
+    )
+    pairs = [("the fox", "a dog"), ("the dog", "a fox")]
+    for term in (SoftTargets(), LastHiddenCosine()):
+        distiller = Distiller(student, teacher, [OwnLoss(), term])
+        with pytest.raises(ValueError, match=rf"encoded apart.*: {type(term).__name__} for pairs"):
+            distiller.fit(pairs, epochs=1, verbose=0)
+    Distiller(student, teacher, [OwnLoss()]).fit(pairs, epochs=1, batch_size=2, verbose=0)
 
 
 def test_heads_that_nobody_has(tokenizer, teacher):

@@ -147,6 +147,13 @@ def test_a_finished_run_is_read_and_leaves_no_checkpoints(experiment, whole, mon
 
 @pytest.mark.usefixtures("eagerly")
 @pytest.mark.slow
+def test_an_adapter_has_its_own_rate(experiment):
+    made = experiment("distilbert")
+    assert made.settings().learning_rate == made.last_stage.learning_rate
+    assert made.settings(adapter="lora").learning_rate == 5e-4
+    assert made.settings(adapter="lora", learning_rate=0.1).learning_rate == 0.1
+
+
 def test_seeds_differ_in_their_runs(experiment, tmp_path):
     made = experiment("distilbert", student={"num_layers": 1, "init": "random"})
     series = experiments.seeds(made, tmp_path, count=2, verbose=0, **SETTINGS)

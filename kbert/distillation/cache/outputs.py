@@ -20,6 +20,12 @@ from kbert.tasks import Ensemble, FineTuningTask
 
 FEATURE = "teacher/"  # prefix of the names of outputs in a batch
 _HIDDEN = "hidden_states"
+_YOUNGER = {
+    "feature_layers": None,
+    "token_pooling": "mean",
+    "normalize": True,
+    "projection_activation": None,
+}
 _OF_HEAD = {"row": (), "token": (TOKENS,), "choice": (TEXTS,)}
 
 
@@ -28,8 +34,10 @@ def identity(teacher: FineTuningTask) -> dict[str, Any]:
     if isinstance(teacher, Ensemble):
         return {"ensemble": [identity(member) for member in teacher.members]}
     settings = {name: getattr(teacher, name, None) for name in ("labels", "multi_label", "pooling")}
-    if (layers := getattr(teacher, "feature_layers", None)) is not None:
-        settings["feature_layers"] = layers  # else left out, as in caches of earlier versions
+    # Left out if they have their defaults, as in caches of earlier versions.
+    for name, default in _YOUNGER.items():
+        if (value := getattr(teacher, name, default)) != default:
+            settings[name] = value
     return {
         "kind": type(teacher).__name__,
         "config": {"kind": type(teacher.encoder).__name__, **teacher.encoder.config.to_dict()},
