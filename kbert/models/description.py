@@ -92,8 +92,8 @@ class Description:
         """Estimates the memory in bytes of a masked-LM pretraining step, by formula.
 
         The estimate is for TensorFlow without XLA; with XLA a step takes less. On a CPU, processes
-        were measured to grow by 2 % (BERT-base, 3.2 GiB) to 15 % (1 GiB) more: overhead of the
-        allocator, and 0.1 GiB for the graph at any size.
+        of 0.4 to 1.2 GiB were measured to grow by 12 % more to 3 % less
+        (`tests/models/test_memory.py`).
 
         Args:
             batch_size: sequences in a step on one device, or in a micro-batch.
@@ -112,7 +112,7 @@ class Description:
 
         Example:
             >>> f"{describe('bert-base-uncased').training_memory(8, 128).total / 1e9:.1f} GB"
-            '3.3 GB'
+            '3.0 GB'
             >>> bert = describe('bert-base-uncased')
             >>> for recompute in (False, True):
             ...     found = bert.training_memory(4, 512, recompute=recompute)
