@@ -92,7 +92,7 @@ class Description:
         """Estimates the memory in bytes of a masked-LM pretraining step, by formula.
 
         The estimate is for TensorFlow without XLA; with XLA a step takes less. On a CPU, processes
-        of 0.4 to 1.2 GiB were measured to grow by 12 % more to 3 % less
+        of 0.4 to 1.2 GiB were measured to grow by 14 % more to 9 % less
         (`tests/models/test_memory.py`).
 
         Args:
