@@ -13,7 +13,7 @@ from kbert.distillation.comparison import Comparison, compare
 from kbert.distillation.distiller import Distiller
 from kbert.distillation.published import distillation_recipe
 from kbert.distillation.student_model import student
-from kbert.experiments import Experiment, Settings
+from kbert.experiments import Experiment, Settings, settings_for
 from kbert.experiments.folder import checksum_of
 from kbert.io.paths import Path
 from kbert.tasks import Ensemble, FineTuningTask
@@ -101,10 +101,9 @@ class DistillationExperiment(Experiment):
 
     def settings(self, **settings: Any) -> Settings:
         """Returns the settings of a run: the last stage's and the task's defaults, with changes."""
-        last: dict[str, Any] = {"epochs": self.last_stage.epochs}
-        if settings.get("adapter") is None:  # an adapter has its own default
-            last["learning_rate"] = self.last_stage.learning_rate
-        return super().settings(**{**last, **settings})
+        last = {"epochs": self.last_stage.epochs, "learning_rate": self.last_stage.learning_rate}
+        defaults = {**self.named.defaults, **last}
+        return settings_for(dataclasses.replace(self.named, defaults=defaults), **settings)
 
     def make_teacher(self, settings: Settings) -> FineTuningTask:
         """Returns the teacher with the settings in its folder; loads it once per precision.
