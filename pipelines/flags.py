@@ -22,7 +22,7 @@ from kbert.tasks.settings import (
 from kbert.training.optimization.settings import WARMUP_STEPS, default_warmup
 from kbert.training.run.record import recorded_settings
 
-from .option_flags import flag_names
+from .option_flags import flag_names, refuse
 from .translation_flags import TranslationOptions
 
 
@@ -309,12 +309,7 @@ def refuse_unread(
         )
     own = OPTIMIZER_SETTINGS[options.optimizer]
     unread = sorted({*itertools.chain(*OPTIMIZER_SETTINGS.values())} - {*own})
-    given_flags = [f"--{name}={options[name].value}" for name in unread if options[name].present]
-    if given_flags:
-        raise ValueError(
-            f"--optimizer={options.optimizer} does not have {', '.join(unread)}: leave them out. "
-            f"Received: {', '.join(given_flags)}"
-        )
+    refuse(options, unread, f"with --optimizer={options.optimizer} (it has {', '.join(own)})")
 
 
 def parse_settings(items: list[str]) -> dict[str, Any]:
