@@ -82,6 +82,8 @@ def _augment(options: flags.FlagValues) -> None:
             f"words would move the answers. Received: --task={options.task}, a "
             f"{named.task_class.__name__}"
         )
+    if not options.vectors:
+        option_flags.refuse(options, ("max_vectors",), "without --vectors")
     settings = option_flags.read(augmentation.AugmentationSettings, options)
     table = experiments.read(
         named,

@@ -86,6 +86,7 @@ def test_a_look_writes_nothing(masked_lm, call, mail_file, tmp_path, capsys):
         (("--task=squad",), "would move the answers. Received: --task=squad, a QuestionAnswerer"),
         (("--task=swag",), "Received: --task=swag, a MultipleChoice"),
         (("--vectors=nowhere.txt",), "nowhere.txt"),
+        (("--max_vectors=9",), "without --vectors. Received: --max_vectors=9"),
         (("--preset=ENCODER",), "no head that kbert supports"),
     ],
 )
