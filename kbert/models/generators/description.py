@@ -109,7 +109,7 @@ class Seq2SeqDescription(GeneratorDescription):
             >>> from kbert.models import describe
             >>> bart = describe("facebook/bart-base")
             >>> f"{bart.training_memory(8, 512).total / 1e9:.1f} GB"
-            '10.9 GB'
+            '10.7 GB'
         """
         return estimate_seq2seq_memory(
             self.config,
