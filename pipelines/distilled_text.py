@@ -12,6 +12,7 @@ from kbert.distillation import RECIPES, DistillationRecipe, Distiller
 from kbert.distillation.student_model import EMBEDDINGS
 from kbert.distillation.transfer import progressive
 from kbert.hub import locate
+from kbert.io import atomic
 from kbert.io.paths import Path
 from kbert.tasks import Pretraining
 from kbert.tokenizers.base import Tokenizer
@@ -165,8 +166,9 @@ class DistilledText(MaskedText):
         if self.has_heads:
             super().save(task, folder)
             return
-        task.encoder.save_to_preset(folder)
-        task.tokenizer.save(Path(folder))
+        with atomic.last_files_last():
+            task.encoder.save_to_preset(folder)
+            task.tokenizer.save(Path(folder))
 
     def describe(self) -> str:
         """Describes the recipe, the run's differences from it, and the loss, one per line."""

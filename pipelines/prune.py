@@ -27,6 +27,7 @@ from absl import flags
 import kbert
 from kbert import experiments
 from kbert.edit import pruning
+from kbert.io import atomic
 from kbert.io.paths import Path
 
 from . import command, option_flags
@@ -99,9 +100,10 @@ def _prune(options: flags.FlagValues) -> None:
     sizes_after = _measured(model, table, options)
     for name, value in sizes_before.items():
         print(f"{name:20}{value} -> {sizes_after[name]}")
-    model.save_to_preset(target)
-    if tokenizer is not None and not isinstance(model, kbert.tasks.Task):
-        tokenizer.save(target)
+    with atomic.last_files_last():
+        model.save_to_preset(target)
+        if tokenizer is not None and not isinstance(model, kbert.tasks.Task):
+            tokenizer.save(target)
     print(f"written to {target}")
 
 

@@ -1,7 +1,10 @@
 """Evaluation of a fine-tuned task on labelled data: metrics, report by class, every answer."""
 
 import dataclasses
+import datetime
+import decimal
 import json
+import uuid
 from collections.abc import Sequence
 from typing import Any
 
@@ -210,7 +213,12 @@ def answer_lines(
 
 
 def _plain(value: Any) -> Any:
-    """Converts NumPy values to lists and numbers, for `json.dumps`; TypeError for other types."""
+    """Converts values for `json.dumps`: NumPy's to lists and numbers, dates and decimals to text.
+
+    Other types raise TypeError.
+    """
     if isinstance(value, np.ndarray | np.generic):
         return value.tolist()
+    if isinstance(value, datetime.date | datetime.time | decimal.Decimal | uuid.UUID):
+        return str(value)
     raise TypeError(f"{type(value).__name__} cannot be converted to JSON")

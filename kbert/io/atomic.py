@@ -6,6 +6,7 @@ systems of TensorFlow, such as `hdfs://`, show a file while it grows.
 """
 
 import contextlib
+import contextvars
 import errno
 import fcntl
 import io
@@ -22,6 +23,10 @@ from kbert.io.paths import Path, cache_folder, is_remote
 
 _MARK = ".writing-"
 _LOCK = ".lock"
+# Names of the files that a block of `last_files_last` holds back -> temporary names.
+_held_back: contextvars.ContextVar[dict[str, str] | None] = contextvars.ContextVar(
+    "held_back", default=None
+)
 _TAKEN = (errno.EWOULDBLOCK, errno.EACCES)  # errors for a lock that another process holds
 
 
@@ -73,19 +78,45 @@ def write_together(
         obsolete: old files, which are removed before the new ones get their names.
     """
     paths = {os.fspath(path): temporary_name(os.fspath(path)) for path in contents}
+    last, held = [*paths][-1], _held_back.get()
     try:
         for (path, temporary), content in zip(paths.items(), contents.values(), strict=True):
             with naming(path), Path(temporary).open("wb") as file:
                 file.write(content)
                 sync(file)
-        for path in (list(paths)[-1], *obsolete):
+        for path in (last, *obsolete):
             remove(path)
-        for path, temporary in paths.items():
-            with naming(path):
-                Path(temporary).replace(path)
+        if held is not None:
+            held[last] = paths.pop(last)
+        _rename(paths)
     finally:
         for temporary in paths.values():
             remove(temporary)
+
+
+@contextlib.contextmanager
+def last_files_last() -> Iterator[None]:
+    """Gives the last files of each `write_together` in the block their names when it ends.
+
+    Whatever else the block writes belongs to them too: if the block fails or the process dies, the
+    last files are missing, and readers refuse the folder.
+    """
+    held: dict[str, str] = {}
+    token = _held_back.set(held)
+    try:
+        yield
+        _rename(held)
+    finally:
+        _held_back.reset(token)
+        for temporary in held.values():
+            remove(temporary)
+
+
+def _rename(paths: Mapping[str, str]) -> None:
+    """Gives temporary files their names; `paths` maps names to temporary names."""
+    for path, temporary in paths.items():
+        with naming(path):
+            Path(temporary).replace(path)
 
 
 def publish(temporary: str, path: str) -> None:

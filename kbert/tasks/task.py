@@ -18,6 +18,7 @@ from kbert.core.protocols import TokenizerLike
 from kbert.core.types import DType, PathLike
 from kbert.hub import locate
 from kbert.inference.texts import warn_of_cut
+from kbert.io import atomic
 from kbert.io.arrays import check_finite
 from kbert.models.edits import restore_edits, variants_of
 from kbert.models.initial_values import without_drawing
@@ -371,23 +372,24 @@ class Task(TrainStep, keras.Model):
         labels, arrays = record.pop("labels", None), get_parts(parts)
         check_finite(arrays, os.fspath(path))
         self.check_answers(os.fspath(path))
-        write_checkpoint(
-            path,
-            self.model.config,
-            arrays,
-            format,
-            task=record,
-            tokenizer=self.tokenizer,
-            labels=labels,
-            edits=variants_of(self.model).record(getattr(self, "variant", None)),
-            architecture=architecture,
-            max_shard_size=max_shard_size,
-            weight_dtype=weight_dtype,
-        )
-        if self.tokenizer is not None:  # ELMo's characters need none
-            self.tokenizer.save(path)
-            if format == "huggingface":
-                _huggingface().write_longest_row(path, record)
+        with atomic.last_files_last():
+            write_checkpoint(
+                path,
+                self.model.config,
+                arrays,
+                format,
+                task=record,
+                tokenizer=self.tokenizer,
+                labels=labels,
+                edits=variants_of(self.model).record(getattr(self, "variant", None)),
+                architecture=architecture,
+                max_shard_size=max_shard_size,
+                weight_dtype=weight_dtype,
+            )
+            if self.tokenizer is not None:  # ELMo's characters need none
+                self.tokenizer.save(path)
+                if format == "huggingface":
+                    _huggingface().write_longest_row(path, record)
 
     @classmethod
     def from_preset(

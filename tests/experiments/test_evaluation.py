@@ -1,5 +1,7 @@
 """Metrics, reports and the file of answers."""
 
+import datetime
+import decimal
 import json
 from pathlib import Path
 
@@ -45,6 +47,13 @@ def test_a_report_by_class_and_every_answer(make, tmp_path):
     lines = (tmp_path / "dev_answers.jsonl").read_text().splitlines()
     assert json.loads(lines[1]) == {"text": "b", "expected": "spam", "label": "ham"}
     assert (tmp_path / "dev_report.txt").read_text() == f"{found.text}\n"
+
+
+def test_ids_of_other_types_are_written_as_text():
+    ids = [datetime.date(2026, 1, 2), decimal.Decimal("1.50"), np.int8(3)]
+    table = Table({"id": ids, "text": ["a", "b", "c"]})
+    lines = answer_lines(kbert.TextClassifier.columns, table, [{"label": "x"}] * 3, expected=False)
+    assert [json.loads(line)["id"] for line in lines] == ["2026-01-02", "1.50", 3]
 
 
 def test_labels_by_index_are_reported_by_name(make):

@@ -38,6 +38,27 @@ def test_files_that_belong_together_change_together(tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["config", "weights"]
 
 
+def test_what_else_belongs_to_a_folder_is_written_before_its_last_file(tmp_path):
+    def write(name: str, fails: bool = False) -> None:
+        with atomic.last_files_last():
+            paths = tmp_path / "weights", tmp_path / "config"
+            atomic.write_together({path: name.encode() for path in paths})
+            assert (tmp_path / "weights").read_text() == name
+            assert not (tmp_path / "config").exists()
+            if fails:
+                raise OSError("the disk is full")
+
+    write("old")
+    assert (tmp_path / "config").read_text() == "old"
+    with pytest.raises(OSError, match="the disk is full"):
+        write("new", fails=True)
+    assert os.listdir(tmp_path) == ["weights"]
+    write("newer")
+    assert sorted(os.listdir(tmp_path)) == ["config", "weights"]
+    atomic.write_together({tmp_path / "a": b"", tmp_path / "b": b""})
+    assert (tmp_path / "b").exists()
+
+
 def test_leftovers_of_a_killed_process_are_removed(tmp_path):
     atomic.write(str(tmp_path / "a"), b"whole")
     with open(atomic.temporary_name(str(tmp_path / "b")), "wb") as file:

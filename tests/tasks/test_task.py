@@ -43,6 +43,23 @@ def test_hugging_face_round_trip(task, tmp_path):
         task.save_to_preset(tmp_path, format="onnx")
 
 
+@pytest.mark.parametrize("format", ["kbert", "huggingface"])
+def test_a_model_is_never_loaded_with_the_tokenizer_of_another(task, tmp_path, monkeypatch, format):
+    task.save_to_preset(tmp_path, format=format)
+
+    def full(folder):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(task.tokenizer, "_save_model", full)
+    with pytest.raises(OSError, match="No space left"):
+        task.save_to_preset(tmp_path, format=format)
+    with pytest.raises(ValueError, match="is missing"):
+        kbert.tasks.Pretraining.from_preset(tmp_path)
+    monkeypatch.undo()
+    task.save_to_preset(tmp_path, format=format)
+    kbert.tasks.Pretraining.from_preset(tmp_path)
+
+
 def test_a_keras_file_is_refused(task, tmp_path):
     with pytest.raises(NotImplementedError, match=r"save_to_preset\(folder\)"):
         task.save(tmp_path / "task.keras")

@@ -46,8 +46,8 @@ def read_table(
         delimiter: character between fields; None chooses by the format.
         quoted: whether double quotes enclose fields (RFC 4180); None is True for CSV, False for
             TSV.
-        numeric_labels: whether the column `label` of CSV and TSV contains numbers (regression).
-        label_separator: text between the names in the column `label` of CSV and TSV, which then
+        numeric_labels: whether texts in the column `label` are numbers (regression).
+        label_separator: text between the names in a text of the column `label`, which then
             contains any number of names (multi-label; an empty field has none).
 
     Raises:
@@ -69,7 +69,9 @@ def read_table(
     if path.startswith("tfds:"):
         from kbert.data.readers.datasets import read_split
 
-        return read_split(path, columns, optional)
+        _refuse_layout(path, header, delimiter, quoted)
+        table = read_split(path, columns, optional)
+        return _convert_labels(table, numeric_labels, label_separator)
     parts = functools.partial(
         _parts_of_file,
         size=None,
@@ -148,24 +150,47 @@ def _parts_of_file(
 
     The other arguments are those of `read_table`.
     """
-    if numeric_labels and label_separator is not None:
-        raise ValueError("Pass numeric_labels or label_separator, not both")
     kind = format or format_of(path)
-    if kind == "lines":
-        yield from _read_lines(path, size, _there(columns, ["text"], optional))
-    elif kind == "jsonl":
-        yield from map(_strip_labels, _read_json_lines(path, size, columns, optional))
-    elif kind == "columnar":
-        yield from _read_columnar(path, size, columns, optional)
-    elif kind in ("csv", "tsv"):
+    if kind in ("csv", "tsv"):
         quotes = kind == "csv" if quoted is None else quoted
         separator = delimiter or {"csv": ",", "tsv": "\t"}[kind]
-        for table in _read_delimited(path, size, columns, optional, header, separator, quotes):
-            yield _convert_labels(table, numeric_labels, label_separator)
+        tables = _read_delimited(path, size, columns, optional, header, separator, quotes)
+        named = not numeric_labels and label_separator is None
+        for table in tables:
+            if named:
+                yield _with_names(table)
+            elif "label" in table:
+                yield _convert_labels(table, numeric_labels, label_separator)
+            else:
+                raise ValueError(
+                    f"There is no column 'label' in {table.place(0)}, only {list(table.columns)}: "
+                    "name it with columns="
+                )
+        return
+    if kind == "lines":
+        tables = _read_lines(path, size, _there(path, columns, ["text"], optional))
+    elif kind == "jsonl":
+        tables = map(_strip_labels, _read_json_lines(path, size, columns, optional))
+    elif kind == "columnar":
+        tables = _read_columnar(path, size, columns, optional)
     else:
         raise ValueError(
             "format must be 'csv', 'tsv', 'jsonl', 'lines' or 'columnar'. Received: "
             f"{format!r} for {path}"
+        )
+    _refuse_layout(path, header, delimiter, quoted)
+    for table in tables:
+        yield _convert_labels(table, numeric_labels, label_separator)
+
+
+def _refuse_layout(path: str, header: bool, delimiter: str | None, quoted: bool | None) -> None:
+    """Raises ValueError if an argument that only CSV and TSV have is not its default."""
+    given = {"delimiter": delimiter, "quoted": quoted} | ({} if header else {"header": header})
+    if given := {name: value for name, value in given.items() if value is not None}:
+        listed = ", ".join(f"{name}={value!r}" for name, value in given.items())
+        raise ValueError(
+            "`header`, `delimiter` and `quoted` describe CSV and TSV only. Received: "
+            f"{listed} for {path}"
         )
 
 
@@ -177,15 +202,22 @@ def _chunks(rows: Iterator, size: int | None, begin: Sequence = ()) -> Iterator[
 
 
 def _there(
-    columns: Mapping[str, str | int] | None, names: Container[Any], optional: Collection[str]
+    path: str,
+    columns: Mapping[str, str | int] | None,
+    names: Container[Any],
+    optional: Collection[str],
 ) -> Mapping[str, str | int] | None:
     """Returns `columns` (name in the table -> in the file) without optional ones the file lacks.
 
-    `names` are the columns of the file, `optional` are names in the table. None stays None.
+    `names` are the columns of the file, `optional` are names in the table. None stays None. Raises
+    ValueError if the file has none of the columns.
     """
-    if columns is None:
+    if not columns:
         return None
-    return {ours: x for ours, x in columns.items() if ours not in optional or x in names}
+    there = {ours: x for ours, x in columns.items() if ours not in optional or x in names}
+    if not there:
+        raise ValueError(f"{path} has none of the columns. Received: {[*columns.values()]}")
+    return there
 
 
 def _read_lines(
@@ -249,7 +281,7 @@ def _read_delimited(
             f"{path} is read without a header: name its columns, such as columns={{'text': 0}}. "
             f"Its first row has {width} columns"
         )
-    columns = _there(columns, names, optional)
+    columns = _there(path, columns, names, optional)
     positions = {
         name: _position(path, column, names, width)
         for name, column in (columns or {name: name for name in names}).items()
@@ -289,24 +321,20 @@ def _position(path: str, column: str | int, names: list[str], width: int) -> int
 
 
 def _convert_labels(table: Table, numeric: bool, separator: str | None) -> Table:
-    """Returns the table with converted labels: names without white space, numbers or lists.
+    """Returns the table with numbers or lists of names instead of the texts in the column "label".
 
     Args:
-        table: table with texts in the column "label", if it has one.
-        numeric: whether labels become floats.
-        separator: text between the names of a row's list of labels; None = a row has one label.
+        table: any table; labels that are no texts stay.
+        numeric: whether texts become floats.
+        separator: text between the names of a row's list of labels; None = labels are no lists.
 
     Raises:
-        ValueError: a label is empty or not a number, or conversion is asked for without the column.
+        ValueError: a label is empty or not a number, or both conversions are asked for.
     """
-    if "label" not in table:
-        if numeric or separator is not None:
-            raise ValueError(
-                f"There is no column 'label' in {table.place(0)}, only {list(table.columns)}: name "
-                "it with columns="
-            )
+    if numeric and separator is not None:
+        raise ValueError("Pass numeric_labels or label_separator, not both")
+    if "label" not in table or not (numeric or separator is not None):
         return table
-    convert: Callable[[int, str], object]
 
     def number(row: int, text: str) -> float:
         try:
@@ -316,17 +344,28 @@ def _convert_labels(table: Table, numeric: bool, separator: str | None) -> Table
                 f"{table.place(row)}: the label must be a number. Received: {text!r:.80}"
             ) from None
 
-    def name(row: int, text: str) -> str:
-        if not text.strip():
-            raise ValueError(f"{table.place(row)}: the label is empty")
-        return text.strip()
-
     def names(row: int, text: str) -> list[str]:
-        return [name(row, part) for part in text.split(separator)] if text.strip() else []
+        parts = text.split(separator) if text.strip() else []
+        return [_name(table, row, part) for part in parts]
 
-    convert = number if numeric else name if separator is None else names
-    labels = [convert(row, text) for row, text in enumerate(table["label"])]
+    convert: Callable[[int, str], object] = number if numeric else names
+    labels = [convert(row, x) if isinstance(x, str) else x for row, x in enumerate(table["label"])]
     return table.with_column("label", labels)
+
+
+def _with_names(table: Table) -> Table:
+    """Returns the table without white space around the names in the column "label", if any."""
+    if "label" not in table:
+        return table
+    names = [_name(table, row, text) for row, text in enumerate(table["label"])]
+    return table.with_column("label", names)
+
+
+def _name(table: Table, row: int, text: str) -> str:
+    """Returns a label without white space around it; raises ValueError if nothing is left."""
+    if not text.strip():
+        raise ValueError(f"{table.place(row)}: the label is empty")
+    return text.strip()
 
 
 def _strip_labels(table: Table) -> Table:
@@ -376,7 +415,9 @@ def _read_json_lines(
     for chunk in _chunks(DataFile(path).objects(), size):
         if chosen_columns is None:  # the first object determines the columns
             first = chunk[0][1]
-            chosen_columns = _there(columns, [*first], optional) or {name: name for name in first}
+            chosen_columns = _there(path, columns, [*first], optional) or {
+                name: name for name in first
+            }
         if not chosen_columns:
             raise ValueError(
                 f"{path}, line {chunk[0][0]}: the first object must name the columns. Received: "
@@ -420,11 +461,13 @@ def _read_columnar(
     from kbert.text.columnar import ColumnarFile
 
     file = ColumnarFile(path)
-    given = _there(columns, file, optional) or {name: name for name in file.names}
+    given = _there(path, columns, file, optional) or {name: name for name in file.names}
     chosen = {ours: str(name) for ours, name in given.items()}
     answers = chosen.get("answers")
     if f"{answers}.answer_start" in file:  # a struct, as `datasets` stores SQuAD
-        chosen |= {"answers": f"{answers}.text", "answer_starts": f"{answers}.answer_start"}
+        chosen["answers"] = f"{answers}.text"
+        if chosen.get("answer_starts") not in file:
+            chosen["answer_starts"] = f"{answers}.answer_start"
     classes = [name for name in chosen.values() if file.has_classes(name)]
     unlabelled = [name for name in classes if file.is_unlabelled(name)]
     chosen = {ours: name for ours, name in chosen.items() if name not in unlabelled}

@@ -79,6 +79,11 @@ class Table:
                 self.columns[name] = self._labels(column)
             else:
                 column[:] = map(plain, column)
+            if name in ("id", "group"):  # bytes in files without a type for text
+                column[:] = [
+                    self._text(name, row, x) if isinstance(x, bytes) else x
+                    for row, x in enumerate(column)
+                ]
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values())))

@@ -18,6 +18,7 @@ from kbert.configs.elmo import ElmoConfig
 from kbert.core import late
 from kbert.core.types import DType, PathLike, Shape, Tensor
 from kbert.hub import locate
+from kbert.io import atomic
 from kbert.io.arrays import check_finite
 from kbert.io.paths import exists
 from kbert.layers import BidirectionalLSTM, CharacterCNN, ScalarMix, WordSoftmax
@@ -335,9 +336,10 @@ class Elmo(KerasModel, keras.Model):
         arrays = get_arrays(self, "elmo")
         check_finite(arrays, os.fspath(path))
         inference.check_sample(self.sample_outputs, os.fspath(path))
-        write_checkpoint(path, self.config, arrays, format)
-        if self.tokenizer is not None and format == "kbert":
-            self.tokenizer.save(path)
+        with atomic.last_files_last():
+            write_checkpoint(path, self.config, arrays, format)
+            if self.tokenizer is not None and format == "kbert":
+                self.tokenizer.save(path)
 
     def get_config(self) -> dict[str, Any]:
         return {

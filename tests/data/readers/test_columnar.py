@@ -131,6 +131,26 @@ def test_answers_of_squad(tmp_path, form):
     assert read_table(path, columns=names).columns == columns | wanted
     named = {"text": "context", "answers": "answers.text"}
     assert read_table(path, columns=named)["answers"] == [["Ann"], []]
+    path = write(tmp_path / f"b.{form}", columns | {"mine": [[4], []]})
+    assert read_table(path, columns=names | {"answer_starts": "mine"})["answer_starts"] == [[4], []]
+
+
+def test_texts_of_labels_and_bytes_of_ids(tmp_path):
+    path = write(
+        tmp_path / "a.parquet", {"id": [b"q1", b"q2"], "text": ["a", "b"], "label": ["1.5", "2"]}
+    )
+    table = read_table(path, numeric_labels=True)
+    assert (table["label"], table["id"]) == ([1.5, 2.0], ["q1", "q2"])
+    assert read_table(path, label_separator=".")["label"] == [["1", "5"], ["2"]]
+    path = write(tmp_path / "b.parquet", {"id": [b"q1", b"\xff"], "text": ["a", "b"]})
+    with pytest.raises(ValueError, match=r"b.parquet, row 1: 'id' is not UTF-8 at byte 0"):
+        read_table(path)
+    with pytest.raises(
+        ValueError, match=r"CSV and TSV only. Received: quoted=True for .*b.parquet"
+    ):
+        read_table(path, quoted=True)
+    with pytest.raises(ValueError, match=r"b.parquet has none of the columns. Received: \['y'\]"):
+        read_table(path, columns={"label": "y"}, optional=["label"])
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -73,6 +73,14 @@ def test_numbers_and_lists_of_names_as_labels(tmp_path):
     assert read_table(path, numeric_labels=True)["label"] == [4.5, 3.0]
     path = write(tmp_path / "b.csv", "text,label\na,toxic; rude\nb,\n")
     assert read_table(path, label_separator=";")["label"] == [["toxic", "rude"], []]
+    path = write(
+        tmp_path / "a.jsonl", '{"text": "a", "label": "4.5"}\n{"text": "b", "label": "3"}\n'
+    )
+    assert read_table(path, numeric_labels=True)["label"] == [4.5, 3.0]
+    path = write(tmp_path / "b.jsonl", '{"text": "a", "label": "toxic; rude"}\n')
+    assert read_table(path, label_separator=";")["label"] == [["toxic", "rude"]]
+    path = write(tmp_path / "c.jsonl", '{"text": "a", "label": ["x;y"]}\n')
+    assert read_table(path, label_separator=";")["label"] == [["x;y"]]
 
 
 def test_several_files_by_pattern(tmp_path):
@@ -159,6 +167,8 @@ def test_a_truncated_gzip_file_is_named(tmp_path):
         ("a.csv", {"numeric_labels": True}, "line 2: the label must be a number. Received: 'x'"),
         ("a.csv", {"numeric_labels": True, "label_separator": ";"}, "not both"),
         ("a.csv", {"numeric_labels": True, "columns": {"text": "text"}}, "no column 'label'"),
+        ("a.csv", {"columns": {"label": "y"}, "optional": ["label"]}, r"none of the.*\['y'\]"),
+        ("a.txt", {"header": False, "delimiter": "|"}, "Received: delimiter='|', header=False for"),
         ("a.orc", {}, "The suffix of the input must name its format: .txt.*Received: .*a.orc"),
     ],
 )
