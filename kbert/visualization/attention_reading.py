@@ -136,7 +136,8 @@ def read_attention(
     Raises:
         TypeError: the model is of another kind, or `texts` are not strings.
         ValueError: the model reads another number of texts, a text is longer than the model's
-            positions or (for a decoder) has no token, or a model has no tokenizer.
+            positions (a source: than the task's `max_length`) or (for a decoder) has no token, or a
+            model has no tokenizer.
 
     Example:
         >>> import kbert
@@ -238,24 +239,41 @@ def _decoder(
 def _seq2seq(
     task: Any, seq2seq: Any, tokenizer: "Tokenizer", texts: str | Sequence[str]
 ) -> dict[str, Weights]:
-    """Returns the weights by kind for a source and its target, which a `task` can generate."""
+    """Returns the weights by kind for a source and its target, which a `task` can generate.
+
+    The rows have the prefix and the special tokens of the task; without one those of a default
+    `TextToText`.
+    """
+    from kbert.data.translation.framing import Framing
+    from kbert.tasks.generation.pair_rows import stripped
+
     if len(texts) == 1:
         if task is None:
             raise ValueError(
-                "A target is required as the second text; only a Translator can generate it. "
+                "A target is required as the second text; only a task can generate it. "
                 "Received: a source alone"
             )
-        texts = [*texts, task.predict(texts, verbose=0)[0]]
-    source, target = (_ids(tokenizer, text) for text in texts)
-    source = np.append(source, tokenizer.sep_id).astype("int32")
-    read = np.append(tokenizer.cls_id, target).astype("int32")
-    written = np.append(target, tokenizer.sep_id)
-    most = seq2seq.max_length
-    _check_length("of the source, its end included", len(source), most)
-    _check_length("of the target, its beginning included", len(read), most)
+        (answer,) = task.predict(texts, verbose=0)
+        texts = [*texts, answer if isinstance(answer, str) else answer[0]]  # the best
+    framing = Framing.of(tokenizer) if task is None else task.framing
+    first = stripped(texts[0]) if task is None else task.pair_rows.prefixed(texts[0])
+    rows = []
+    for reader, text, ends in (
+        (tokenizer, first, framing.source),
+        (tokenizer.target, stripped(texts[1]), framing.target),
+    ):
+        rows.append(np.array([*ends.begin, *_ids(reader, text), *ends.end], "int32"))
+    source, written = rows
+    read = np.append(framing.start_id, written[:-1]).astype("int32")
+    limit, most = "the model's max_positions", seq2seq.max_length
+    _check_length("of the target, special tokens included", len(read), most, limit)
+    if task is not None and task.max_length is not None:
+        limit, most = "the task's max_length", task.max_length
+    _check_length("of the source, special tokens included", len(source), most, limit)
     inputs = {"encoder_token_ids": source[None], "decoder_token_ids": read[None]}
     outputs = seq2seq(inputs, return_attention=True)
-    source, read, written = (token_names(tokenizer, x) for x in (source, read, written))
+    source = token_names(tokenizer, source)
+    read, written = (token_names(tokenizer.target, x) for x in (read, written))
     return {
         "cross": _weights(outputs["cross_attention"], written, source, _CROSS_TITLES),
         "encoder": _weights(outputs["encoder_attention"], source, source, TITLES),
@@ -267,12 +285,16 @@ def _ids(tokenizer: "Tokenizer", text: str) -> np.ndarray:
     return np.asarray(tokenizer.encode(text), "int32")
 
 
-def _check_length(what: str, length: int, most: int) -> None:
-    """Raises ValueError if a sequence, described by `what`, has more than `most` tokens."""
+def _check_length(
+    what: str, length: int, most: int, limit: str = "the model's max_positions"
+) -> None:
+    """Raises ValueError if a sequence, described by `what`, has more than `most` tokens.
+
+    `limit` is the name of that maximum.
+    """
     if length > most:
         raise ValueError(
-            f"A text must not be longer than the model's max_positions={most}. "
-            f"Received: {length} tokens, {what}"
+            f"A text must not be longer than {limit}={most}. Received: {length} tokens, {what}"
         )
 
 

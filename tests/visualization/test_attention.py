@@ -128,6 +128,73 @@ def test_a_translator_writes_the_target_itself(seq2seq, tokenizer):
     np.testing.assert_array_equal(alone["cross"].values, given["cross"].values)
 
 
+class TwoVocabularies(kbert.WordPieceTokenizer):
+    """Sources of one vocabulary, targets of another one."""
+
+    target = kbert.WordPieceTokenizer([*kbert.tokenizers.SPECIAL_TOKENS, "sonne", "die"])
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize("kind", ["bart", "t5", "two vocabularies"])
+def test_a_task_is_given_the_rows_that_it_was_trained_on(kind, tiny_vocabulary):
+    tokenizer, own_rows, target = kbert.WordPieceTokenizer(tiny_vocabulary), None, " a dog\n"
+    settings = {"generation": {"decoder_start_token_id": tokenizer.pad_id}, "prefix": "the "}
+    if kind == "bart":
+        settings = {"special_tokens": "all"}
+        settings["generation"] = {"decoder_start_token_id": tokenizer.sep_id}
+    elif kind == "two vocabularies":
+        tokenizer, own_rows, target = TwoVocabularies(tiny_vocabulary), 7, "die sonne"
+        settings = {}
+    config = kbert.Seq2SeqConfig(
+        vocabulary_size=tokenizer.vocabulary_size, target_vocabulary_size=own_rows, **SIZES
+    )
+    model = Seq2Seq(config)
+    randomise(model)
+    task = kbert.TextToText(model, tokenizer, **settings)
+    found = read_attention(task, ("fox jumps ", target))
+    rows = task.tokenize(task.as_table([("fox jumps ", target)]), labelled=True)
+    batch = {name: np.asarray(x) for name, x in task.assemble(rows.gather([0])).items()}
+    read = {}
+    for side in ("encoder", "decoder"):
+        mask = batch[f"{side}_padding_mask"] > 0
+        read[side] = batch[f"{side}_token_ids"][mask][None]
+    written = batch["targets"][batch["decoder_padding_mask"] > 0]
+    sides = [(tokenizer, found["encoder"], read["encoder"][0])]
+    sides.append((tokenizer.target, found["decoder"], read["decoder"][0]))
+    for reader, weights, ids in sides:
+        assert weights.rows == [reader.id_to_token(i) for i in ids]
+    assert found["cross"].rows == [tokenizer.target.id_to_token(i) for i in written]
+    assert found["cross"].columns == found["encoder"].rows
+    out = model({f"{side}_token_ids": ids for side, ids in read.items()}, return_attention=True)
+    for name, attention in (("cross", "cross_attention"), ("decoder", "attention")):
+        np.testing.assert_allclose(found[name].values, stacked(out[attention]), atol=1e-6)
+    names = {
+        "bart": ("[CLS] fox jumps [SEP]", "[SEP] [CLS] a dog", "[CLS] a dog [SEP]"),
+        "t5": ("the fox jumps [SEP]", "[PAD] a dog", "a dog [SEP]"),
+        "two vocabularies": ("fox jumps [SEP]", "[CLS] die sonne", "die sonne [SEP]"),
+    }
+    shown = found["encoder"].rows, found["decoder"].rows, found["cross"].rows
+    assert tuple(map(" ".join, shown)) == names[kind]
+
+
+@pytest.mark.tensorflow
+def test_a_task_draws_the_best_of_several_answers(seq2seq, tokenizer):
+    generation = {"num_beams": 2, "num_return_sequences": 2}
+    task = kbert.TextToText(seq2seq, tokenizer, generation=generation)
+    (answers,) = task.predict(["the fox"])
+    (rows, best) = (
+        read_attention(task, x)["cross"].rows for x in ("the fox", ("the fox", answers[0]))
+    )
+    assert rows == best
+
+
+@pytest.mark.tensorflow
+def test_a_source_that_the_task_would_truncate(seq2seq, tokenizer):
+    task = kbert.TextToText(seq2seq, tokenizer, max_length=4, long_sources="truncate")
+    with pytest.raises(ValueError, match=r"the task's max_length=4. Received: 5 tokens, of the so"):
+        read_attention(task, ("the quick fox jumps", "a"))
+
+
 @pytest.mark.parametrize(
     ("layer", "head", "shape", "title"),
     [

@@ -103,9 +103,6 @@ class PairRows:
     ) -> Sources:
         """Tokenises sources, with the prefix and special tokens.
 
-        White space around a text is removed: for byte-level tokens a line with its line break would
-        be another text.
-
         Args:
             texts: strings.
             whole: whether a long text is truncated where `long_sources` is "windows".
@@ -114,7 +111,7 @@ class PairRows:
         Raises:
             ValueError: with long_sources="refuse" a text is too long; the message names it.
         """
-        ids = tokenize(self._task.tokenizer, [self._prefixed(stripped(text)) for text in texts])
+        ids = tokenize(self._task.tokenizer, [self.prefixed(text) for text in texts])
         before = self._before
         budget = self._task.row_length - len(self._task.framing.source)
         is_long = np.array([len(x) > budget for x in ids], bool)
@@ -133,9 +130,13 @@ class PairRows:
         truncated = [] if in_windows else np.flatnonzero(is_long).tolist()
         return Sources(rows, np.array(examples, int), frozenset(truncated))
 
-    def _prefixed(self, text: str | bytes) -> str | bytes:
-        """Returns a text after the prefix; an empty one stays empty."""
-        prefix = self._task.prefix
+    def prefixed(self, text: str | bytes) -> str | bytes:
+        """Returns a text after the prefix; an empty one stays empty.
+
+        White space around the text is removed: for byte-level tokens a line with its line break
+        would be another text.
+        """
+        text, prefix = stripped(text), self._task.prefix
         if not text or not prefix:
             return text
         return prefix + text if isinstance(text, str) else prefix.encode() + text
