@@ -138,7 +138,7 @@ def each_text(data: Any, what: str | None = None, start: int = 0) -> Iterator[st
 
     Raises:
         TypeError: `data` is one string, or a row is not a string.
-        ValueError: the data has columns, but no column `text`.
+        ValueError: the data has columns, but no column `text`, or a text has half a surrogate pair.
 
     Example:
         >>> list(each_text(["one", b"two"])), list(each_text({"text": ["one"], "label": [0]}))
@@ -155,7 +155,30 @@ def each_text(data: Any, what: str | None = None, start: int = 0) -> Iterator[st
         row = plain(row)
         if not isinstance(row, str | bytes):
             raise TypeError(f"{rule}. Received: {row!r:.80} as number {number}")
+        if isinstance(row, str):
+            check_utf8(row, f"Number {number} of {what or 'the texts'}")
         yield row
+
+
+def check_utf8(text: str, name: str) -> None:
+    """Raises ValueError if a text contains half a surrogate pair.
+
+    Args:
+        text: the text to check.
+        name: name or place of the text, for the message.
+
+    Example:
+        >>> check_utf8("naïve", "The text")
+    """
+    if text.isascii():
+        return
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"{name} contains half a surrogate pair at character {error.start}, which UTF-8 cannot "
+            f"encode. Received: {text[max(error.start - 20, 0) :]!r:.80}"
+        ) from None
 
 
 def column_or_rows(data: Any, names: Sequence[str] = ("text",)) -> Iterator[Any]:

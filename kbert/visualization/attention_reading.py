@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from kbert.core.in_memory import check_utf8
+
 if TYPE_CHECKING:  # pictures of arrays need no TensorFlow
     from kbert.tokenizers.base import Tokenizer
 
@@ -136,8 +138,8 @@ def read_attention(
     Raises:
         TypeError: the model is of another kind, or `texts` are not strings.
         ValueError: the model reads another number of texts, a text is longer than the model's
-            positions (a source: than the task's `max_length`) or (for a decoder) has no token, or a
-            model has no tokenizer.
+            positions (a source: than the task's `max_length`), has half a surrogate pair or (for a
+            decoder) has no token, or a model has no tokenizer.
 
     Example:
         >>> import kbert
@@ -185,6 +187,8 @@ def _as_texts(texts: str | Sequence[str]) -> list[str]:
             "A picture of attention requires one text or one pair of texts. Received: "
             f"{len(texts)} texts"
         )
+    for number, text in enumerate(texts):
+        check_utf8(text, f"Text {number} of attention")
     return list(texts)
 
 

@@ -91,6 +91,11 @@ def test_texts_are_the_column_of_that_name(maker):
         list(each_text(MAKERS[maker]({"label": OTHERS, "body": TEXTS})))
 
 
+def test_half_a_surrogate_pair_is_named():
+    with pytest.raises(ValueError, match=r"^Number 5 of prompts .* at character 2, .*'é \\ud800'"):
+        list(each_text(["naïve", "é \ud800"], "prompts", start=4))
+
+
 @pytest.mark.parametrize("maker", MAKERS)
 def test_pairs_are_the_columns_of_these_names(maker):
     found = pair_rows(MAKERS[maker]({"second": OTHERS, "first": TEXTS}))

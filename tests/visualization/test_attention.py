@@ -275,6 +275,7 @@ def test_pieces_of_bytes_are_read_as_characters():
         ({"texts": []}, ValueError, "Received: 0 texts"),
         ({"texts": 3}, TypeError, "a text or a pair of texts. Received: 3"),
         ({"texts": [["a", "b"]]}, TypeError, "a text or a pair of texts"),
+        ({"texts": ["a", "the \ud800"]}, ValueError, "Text 1 of attention.* half a surrogate pair"),
         ({"texts": "the " * 23}, ValueError, "max_positions=24. Received: 25 tokens, special"),
         ({"layer": 2}, ValueError, "layer must be a number from 0 to 1.* Received: 2"),
         ({"head": -5}, ValueError, "head must be a number from 0 to 3.* Received: -5"),

@@ -18,7 +18,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, overload
 
-from kbert.core.in_memory import TEXT, TEXT_LISTS, columns_of, plain, values_of
+from kbert.core.in_memory import TEXT, TEXT_LISTS, check_utf8, columns_of, plain, values_of
 from kbert.io import fingerprints
 
 
@@ -207,15 +207,7 @@ class Table:
             raise ValueError(
                 f"{self.place(row)}: {name!r} must be a string{hint}. Received: {value!r:.80}"
             )
-        if not value.isascii():
-            try:
-                value.encode("utf-8")
-            except UnicodeEncodeError as error:
-                raise ValueError(
-                    f"{self.place(row)}: {name!r} contains half a surrogate pair at character "
-                    f"{error.start}, which UTF-8 cannot encode. Received: "
-                    f"{value[max(error.start - 20, 0) :]!r:.80}"
-                ) from None
+        check_utf8(value, f"{self.place(row)}: {name!r}")
         return value
 
     def _texts(self, name: str, row: int, values: object) -> list:
