@@ -15,7 +15,7 @@ import numpy as np
 from kbert.core.late import tf
 from kbert.core.types import Values
 from kbert.extraction.extract import features
-from kbert.inference import BATCH_SIZE, as_rows
+from kbert.inference import BATCH_SIZE, as_rows, as_texts
 from kbert.io.progress import Progress
 from kbert.metrics.checks import text_rows
 from kbert.search.exact import unit
@@ -74,8 +74,9 @@ def bert_score(
         verbose: progress bar: 1 = always, 0 = never, "auto" = if the work takes over 2 seconds.
 
     Raises:
-        ValueError: unequal numbers of texts, no texts, a candidate without a reference, the encoder
-            has no such layer, or `rescale` is not one number or three below 1.
+        ValueError: unequal numbers of texts, no texts, a text with half a surrogate pair, a
+            candidate without a reference, the encoder has no such layer, or `rescale` is not one
+            number or three below 1.
 
     Example:
         >>> import kbert
@@ -87,6 +88,8 @@ def bert_score(
         [1.0]
     """
     rows = text_rows(candidates, references)
+    candidates = as_texts(candidates, "candidates")  # a list: a series has an index of its own
+    as_texts(itertools.chain(*rows), "references")
     if not all(rows):
         raise ValueError(
             "A candidate must have at least one reference. Received: none at "

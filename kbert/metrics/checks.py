@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from kbert.core.in_memory import check_order
 from kbert.core.types import Values
 
 _KINDS = {"b": "integers", "i": "integers", "u": "integers", "f": "numbers", "U": "names"}
@@ -73,8 +74,11 @@ def text_rows(
 ) -> list[Sequence[str]]:
     """Returns the references of each hypothesis, for one reference or a list of them.
 
-    Raises ValueError for no texts, unequal numbers of texts, or values that are not strings.
+    Raises ValueError for no texts, unequal numbers of texts, values that are not strings, or a set,
+    which has no order.
     """
+    for name, texts in (("hypotheses", hypotheses), ("references", references)):
+        check_order(texts, f"The value of {name}")
     if isinstance(hypotheses, str) or isinstance(references, str):
         raise ValueError("Hypotheses and references must be lists of texts. Received: one text")
     if len(hypotheses) != len(references) or not len(hypotheses):
@@ -82,6 +86,8 @@ def text_rows(
             "There must be as many references as hypotheses, and at least one. "
             f"Received: {len(hypotheses)} hypotheses and {len(references)} references"
         )
+    # By position: the index of a pandas Series may be in another order.
+    hypotheses, references = list(hypotheses), list(references)
     rows = [[row] if isinstance(row, str) else row for row in references]
     for number, row in enumerate(rows):
         texts = [hypotheses[number], *row] if isinstance(row, Sequence) else [row]

@@ -134,7 +134,8 @@ def _rows(
     Ids that are not relevant have grade 0. The arguments are those of `ndcg`, whose errors are
     raised here.
     """
-    check_order(relevant, "The value of relevant")
+    for name, values in (("relevant", relevant), ("ranked", ranked), ("scores", scores)):
+        check_order(values, f"The value of {name}")
     if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
         raise ValueError(f"k must be a whole number, 1 or more. Received: k={k!r}")
     sizes = {len(x) for x in (relevant, ranked, ranked if scores is None else scores)}
@@ -144,6 +145,8 @@ def _rows(
             f"there must be at least one query. Received: {len(relevant)}, {len(ranked)} and "
             f"{'no' if scores is None else len(scores)} scores"
         )
+    # By position: the index of a pandas Series may be in another order.
+    relevant, scores = list(relevant), None if scores is None else list(scores)
     rows = []
     for number, ids in enumerate(ranked):
         grades = _grades(relevant[number], number)

@@ -3,6 +3,7 @@
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import kbert
@@ -67,6 +68,14 @@ def test_the_best_of_several_references_counts(encoder, tokenizer):
         assert_close([x[number] for x in found], [x.max() for x in each], 1e-6)
 
 
+def test_series_are_matched_by_position(encoder, tokenizer):
+    frame = pd.DataFrame({"x": CANDIDATES[:3], "y": REFERENCES[:3]}, index=[7, 1, 0])
+    options = {"layer": LAYER, "verbose": 0}
+    found = kbert.bert_score(encoder, tokenizer, frame.x, frame.y, **options)
+    lists = kbert.bert_score(encoder, tokenizer, CANDIDATES[:3], REFERENCES[:3], **options)
+    np.testing.assert_array_equal(found, lists)
+
+
 def test_rescaled_scores(encoder, tokenizer, monkeypatch):
     monkeypatch.setattr("kbert.extraction.bertscore._PAIRS", 3)  # in two parts
     arguments = (encoder, tokenizer, CANDIDATES, REFERENCES)
@@ -90,10 +99,12 @@ def test_a_text_without_tokens_scores_nothing(encoder, tokenizer):
         (["a"], [[]], {}, "at least one reference. Received: none at 0"),
         (["a"], ["b", "c"], {}, "Received"),
         (["a"], ["b"], {"layer": 9}, "0 .the embeddings. to 5. Received: 9"),
+        (["a", "b\ud800"], ["b", "c"], {}, "Number 1 of candidates.* half a surrogate pair at.* 1"),
+        (["a"], [["b", "\ud800"]], {"idf": True}, "Number 1 of references.* half a surrogate pair"),
         (["a"], ["b"], {"rescale": 1.0}, "below 1.*Received: rescale=1.0"),
         (["a"], ["b"], {"rescale": (0.1, 0.2)}, "recall and F1. Received: rescale="),
     ],
-    ids=["no reference", "lengths", "layer", "rescale", "two numbers"],
+    ids=["no reference", "lengths", "layer", "surrogate", "reference", "rescale", "two numbers"],
 )
 def test_arguments_that_are_refused(encoder, tokenizer, candidates, references, options, message):
     with pytest.raises(ValueError, match=message):

@@ -2,9 +2,10 @@
 
 import math
 
+import pandas as pd
 import pytest
 
-from kbert.metrics import bleu, chrf
+from kbert.metrics import bleu, chrf, rouge
 
 HYPOTHESES = ["The cat sits on a mat .", "A dog runs ."]
 REFERENCES = ["The cat sits on the mat .", "A dog runs away from me ."]
@@ -71,6 +72,13 @@ def test_options_stand_in_the_signature():
     assert plain.signature in str(plain)
 
 
+def test_series_are_matched_by_position():
+    """A frame that was sorted or filtered has an index in another order, or with gaps."""
+    frame = pd.DataFrame({"x": HYPOTHESES, "y": REFERENCES}, index=[3, 0])
+    assert bleu(frame.x, frame.y) == bleu(HYPOTHESES, REFERENCES)
+    assert rouge(frame.x, frame.y) == rouge(HYPOTHESES, REFERENCES)
+
+
 @pytest.mark.parametrize("metric", [bleu, chrf])
 @pytest.mark.parametrize(
     ("hypotheses", "references", "message"),
@@ -82,6 +90,8 @@ def test_options_stand_in_the_signature():
         (["a", b"b"], ["a", "b"], "Received: b'b' and 'b' at 1"),
         (["a", "b"], [["a"], ["b", "c"]], r"as many references as the others.*\[1, 2\]"),
         (["a"], [[]], r"at least one. Received: \[0\]"),
+        ({"a"}, ["a"], "value of hypotheses must have an order"),
+        (["a"], {"a"}, "value of references must have an order"),
     ],
 )
 def test_bad_input(metric, hypotheses, references, message):

@@ -1,6 +1,7 @@
 """nDCG, reciprocal rank and recall: scikit-learn's numbers, definitions by hand, ties."""
 
 import numpy as np
+import pandas as pd
 import pytest
 from sklearn.metrics import ndcg_score
 
@@ -65,6 +66,24 @@ def test_ids_of_every_kind():
 
 
 @pytest.mark.parametrize("metric", METRICS)
+def test_rows_of_a_frame_are_matched_by_position(metric):
+    """A frame that was sorted or filtered has an index in another order, or with gaps."""
+    frame = pd.DataFrame(
+        {
+            "relevant": [{"a"}, {"b"}, {"c"}],
+            "ranked": [["a", "x"], ["b", "x"], ["x", "y"]],
+            "scores": [[2, 1], [1, 2], [2, 1]],
+            "order": [1, 2, 0],
+        }
+    ).sort_values("order")
+    for part in (frame, frame[1:]):
+        lists = list(part.relevant), list(part.ranked)
+        assert metric(part.relevant, part.ranked, k=1) == metric(*lists, k=1) > 0
+        expected = metric(*lists, k=1, scores=list(part.scores))
+        assert metric(part.relevant, part.ranked, k=1, scores=part.scores) == expected < 1
+
+
+@pytest.mark.parametrize("metric", METRICS)
 def test_equal_scores_gain_nothing(metric):
     """The right answers come first in the list, as they often do in data."""
     relevant, ranked = [{0, 1}], [[0, 1, 2, 3, 4]]
@@ -100,7 +119,8 @@ def test_equal_scores_gain_nothing(metric):
         (([{1}], [[1]]), {"scores": [[np.nan]]}, "scores of query 0 must be finite"),
         (([{1}], [[1, 2, 1]]), {}, "an id twice. Received: 1 twice for query 0"),
         (([{1}], [[1]]), {"k": 0}, "k must be a whole number, 1 or more. Received: k=0"),
-        (({frozenset({1})}, [[1]]), {}, "must have an order"),
+        (({frozenset({1})}, [[1]]), {}, "value of relevant must have an order"),
+        (([{1}], {(1,)}), {}, "value of ranked must have an order"),
     ],
 )
 def test_what_is_refused(metric, arguments, options, match):
