@@ -149,9 +149,9 @@ ORDER = {
         relative_bias
     """,
     "metrics": """
-        checks squad thresholds
+        checks thresholds
         bleu classification clustering correlation entities pairs report retrieval
-        rouge
+        rouge squad
         multi_label
     """,
     "models": """

@@ -100,11 +100,18 @@ def exact_groups(labels: Values, predictions: Values, groups: Sequence) -> float
         predictions: (N,) of the same kind.
         groups: (N,) the group of each row.
 
+    Raises:
+        ValueError: unequal numbers of rows, or values that are no classes.
+
     Example:
         >>> exact_groups([1, 0, 1], [1, 0, 0], ["q1", "q1", "q2"])
         0.5
     """
     labels, predictions = _classes(labels, predictions)
+    if len(groups) != len(labels):
+        raise ValueError(
+            f"Every row must have a group. Received: {len(labels)} rows and {len(groups)} groups"
+        )
     right: dict = {}
     for group, hit in zip(groups, labels == predictions, strict=True):
         right[group] = right.get(group, True) and bool(hit)

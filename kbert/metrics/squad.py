@@ -9,11 +9,12 @@ Shapes: N questions.
 import re
 import string
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from kbert.core.types import Values
+from kbert.metrics.checks import array
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)  # ASCII only, as in the scorers
@@ -102,8 +103,9 @@ def squad_scores(
         `best_f1_thresh`, see `best_no_answer_threshold`.
 
     Raises:
-        ValueError: there are no questions, numbers of entries differ, gold answers are a string, or
-            a threshold comes without scores.
+        ValueError: there are no questions, numbers of entries differ, an answer is no string, gold
+            answers are no list of strings, a score is not finite, or a threshold comes without
+            scores.
 
     Example:
         >>> squad_scores(["in 1066", "Rollo"], [["1066", "in the year 1066"], ["Hastings"]])
@@ -117,16 +119,25 @@ def squad_scores(
             "Every question must have an answer and gold answers, and there must be at least one "
             f"question. Received: {' and '.join(map(str, sizes))} entries"
         )
-    for number, question_golds in enumerate(golds):
-        if isinstance(question_golds, str | bytes):
+    for number, (answer, question_golds) in enumerate(zip(answers, golds, strict=True)):
+        if not isinstance(answer, str):
             raise ValueError(
-                "The gold answers of a question must be a list. Received: "
-                f"{question_golds!r:.80} for question {number} (from 0)"
+                'An answer must be a string, "" for no answer. Received: '
+                f"{answer!r:.80} for question {number} (from 0)"
+            )
+        is_text = isinstance(question_golds, str | bytes)
+        is_list = isinstance(question_golds, Iterable) and not is_text
+        if not is_list or not all(isinstance(gold, str) for gold in question_golds):
+            raise ValueError(
+                "The gold answers of a question must be a list of strings, empty if there is no "
+                f"answer. Received: {question_golds!r:.80} for question {number} (from 0)"
             )
     if threshold is not None and no_answer_scores is None:
         raise ValueError(
             f"A threshold requires no_answer_scores. Received: threshold={threshold} without them"
         )
+    if no_answer_scores is not None:
+        no_answer_scores = array("no-answer scores", no_answer_scores)
     answerable = np.array([bool(gold) for gold in golds])
     is_first_version = bool(answerable.all())
     if not is_first_version:  # a gold that normalises to nothing means that there is no answer
@@ -140,7 +151,7 @@ def squad_scores(
     }
     effective = raw
     if threshold is not None:
-        abstains = np.asarray(no_answer_scores) > threshold
+        abstains = no_answer_scores > threshold
         effective = {name: np.where(abstains, ~answerable, x) for name, x in raw.items()}
     scores = {name: _percent(x) for name, x in effective.items()}
     if is_first_version:

@@ -45,6 +45,12 @@ def test_exact_groups_by_brute_force(rows):
     assert exact_groups(labels, predictions, groups) == pytest.approx(sum(right) / len(right))
 
 
+def test_each_row_has_a_group():
+    for groups in (["a"], ["a", "b", "c"]):
+        with pytest.raises(ValueError, match=rf"Received: 2 rows and {len(groups)} groups"):
+            exact_groups([1, 0], [1, 0], groups)
+
+
 def test_counts_of_many_rows_do_not_overflow():
     random = np.random.default_rng(0)
     labels = random.integers(0, 2, 200_000)

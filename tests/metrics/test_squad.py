@@ -58,7 +58,9 @@ NO_ANSWER = [-5.0, -3.5, -1.0, 2.0, 6.0, -4.0, 1.5]
 
 
 def test_version_2_without_scores():
-    with pytest.raises(ValueError, match=r"must be a list. Received: '1066' for question 1"):
+    with pytest.raises(
+        ValueError, match=r"must be a list of strings.*Received: '1066' for question 1"
+    ):
         squad_scores(["x", "1066"], [["x"], "1066"])
     assert squad_scores(ANSWERS, GOLDS) == pytest.approx(
         {
@@ -133,6 +135,14 @@ def test_bad_calls():
         squad_scores(["x"], [["x"], ["y"]])
     with pytest.raises(ValueError, match=r"threshold=0.0 without them"):
         squad_scores(["x"], [["x"]], threshold=0.0)
+    with pytest.raises(ValueError, match=r"must be a string, .*Received: None for question 1"):
+        squad_scores(["x", None], [["x"], ["y"]])
+    for golds in (None, 3, [None], b"x"):
+        with pytest.raises(ValueError, match=r"a list of strings, .* for question 1 \(from 0\)"):
+            squad_scores(["x", "y"], [["x"], golds])
+    for score in (np.nan, np.inf):
+        with pytest.raises(ValueError, match=rf"no-answer scores must be finite.*{score} at row 1"):
+            squad_scores(["x", ""], [["x"], []], no_answer_scores=[0.0, score], threshold=0.0)
 
 
 def added(scores):
