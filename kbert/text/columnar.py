@@ -9,6 +9,8 @@ import functools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
+from absl import logging
+
 from kbert.core.in_memory import arrow_features, by_names, column_or_rows, plain
 from kbert.core.late import optional
 from kbert.io import fingerprints
@@ -18,6 +20,9 @@ from kbert.text import files, source
 BATCH_ROWS = 4096
 _BATCH_BYTES = 16 << 20  # values in memory at once, if rows are long
 _READ_BYTES = 1 << 20
+# What an Arrow stream ends with: the mark of a message, which the oldest streams lack, and a length
+# of 0. https://arrow.apache.org/docs/format/Columnar.html#ipc-streaming-format
+_MARK, _END = b"\xff" * 4, bytes(4)
 
 
 class ColumnarFile(files.File):
@@ -282,8 +287,21 @@ class ColumnarFile(files.File):
                 for start in range(0, batch.num_rows, rows):  # a file may be one batch
                     yield batch.slice(start, rows)
                 self.consumed = file.tell() if is_stream else self.size * number // count
+            if is_stream:
+                self._warn_without_end(file, _MARK + _END if begin[:4] == _MARK else _END)
 
         return schema, read
+
+    def _warn_without_end(self, file: Any, end: bytes) -> None:
+        """Logs a warning unless an Arrow stream that was read ends with `end`.
+
+        The format permits a stream without an end, so one that was cut behind a batch is valid.
+        """
+        file.seek(max(self.size - len(end), 0))
+        if file.read(len(end)) != end:
+            logging.warning(
+                "%s: an Arrow stream without its end marker: the file may be truncated", self.path
+            )
 
 
 class MemoryColumn(source.Source):
@@ -342,9 +360,17 @@ def _array(batch: Any, parts: Sequence[str], as_bytes: bool) -> Any:
     array = batch.column(parts[0])
     for part in parts[1:]:
         array = array.flatten()[array.type.get_field_index(part)]
+    return _as_binary(array) if as_bytes else array
+
+
+def _as_binary(array: Any) -> Any:
+    """Returns an array of texts as binary, any other array as it is."""
+    if hasattr(array.type, "run_end_type"):  # pyarrow casts only the values
+        values = _as_binary(array.values)
+        return type(array).from_arrays(array.run_ends, values).slice(array.offset, len(array))
     kind = array.type.value_type if _is_dictionary(array) else array.type
     is_text = str(kind) in ("string", "large_string", "string_view")
-    return array.cast("large_binary") if as_bytes and is_text else array
+    return array.cast("large_binary") if is_text else array
 
 
 def _is_dictionary(array: Any) -> bool:

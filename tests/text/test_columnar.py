@@ -112,6 +112,43 @@ def test_damaged_files_are_named(tmp_path, form, share):
         read(str(path))
 
 
+@pytest.mark.parametrize("legacy", [False, True])
+def test_a_stream_without_its_end_is_reported(tmp_path, caplog, legacy):
+    """One that was cut behind a batch has whole rows, and is a valid stream."""
+    texts = [letter * 64 for letter in "abc"]  # without zeros as padding
+    path, table = tmp_path / "a.arrow", pa.table({"text": texts})
+    options = pa.ipc.IpcWriteOptions(use_legacy_format=legacy)
+    with pa.ipc.new_stream(path, table.schema, options=options) as writer:
+        writer.write_table(table, max_chunksize=1)
+    for _ in range(2):
+        assert read(str(path)) == texts
+    assert "end marker" not in caplog.text
+    with pa.memory_map(str(path)) as mapped:
+        reader = pa.ipc.open_stream(mapped)
+        reader.read_next_batch()
+        size = mapped.tell()
+    path.write_bytes(path.read_bytes()[:size])
+    assert read(str(path)) == texts[:1]
+    assert f"{path}: an Arrow stream without its end marker" in caplog.text
+
+
+@pytest.mark.parametrize("form", ["stream.arrow", "file.arrow"])
+@pytest.mark.parametrize("kind", ["string", "dictionary"])
+def test_run_end_encoded_texts(tmp_path, form, kind, monkeypatch):
+    monkeypatch.setattr(columnar, "BATCH_ROWS", 2)
+    texts = pa.array(["a", "naïve 字", "b"])
+    texts = texts.dictionary_encode() if kind == "dictionary" else texts
+    runs = pa.RunEndEncodedArray.from_arrays(pa.array([2, 3, 5], "int32"), texts)
+    path = write(tmp_path / f"a.{form}", pa.table({"text": runs}))
+    assert read(path) == ["a", "a", "naïve 字", "b", "b"]
+    (opened,) = open_sources(path)
+    assert opened.expansion() > 0
+    wrong = pa.RunEndEncodedArray.from_arrays(pa.array([2], "int32"), pa.array([7]))
+    path = write(tmp_path / f"b.{form}", pa.table({"text": wrong}))
+    with pytest.raises(ValueError, match=r"row 0: the field 'text' must be text. Received: int"):
+        read(path)
+
+
 def test_damaged_pages_are_named(tmp_path):
     path = tmp_path / "a.parquet"
     write(path, {"text": [f"text {i}" for i in range(200)]})
