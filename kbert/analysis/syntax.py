@@ -119,8 +119,8 @@ def syntactic_heads(
 
     Raises:
         TypeError: `encoder` is not an encoder.
-        ValueError: numbers of words, heads and relations differ, a head is outside its sentence, or
-            a sentence is longer than the encoder's `max_positions`.
+        ValueError: numbers of words, heads and relations differ, a sentence has no words, a head is
+            outside its sentence, or a sentence is longer than the encoder's `max_positions`.
 
     Example:
         >>> import kbert
@@ -165,12 +165,13 @@ def tree_depths(heads: Sequence[int]) -> list[int]:
         heads: for each word the number of its head from 1, or 0 for the root.
 
     Raises:
-        ValueError: the heads are no tree.
+        ValueError: the heads are no tree, or one is outside the sentence.
 
     Example:
         >>> tree_depths([2, 3, 0, 3])  # the dog sleeps here
         [2, 1, 0, 1]
     """
+    _check_heads(heads, "a sentence")
     depths = []
     for word in range(1, len(heads) + 1):
         depth = -1
@@ -187,7 +188,10 @@ def _check_trees(
     heads: Sequence[Sequence[int]],
     relations: Sequence[Sequence[str]],
 ) -> None:
-    """Raises ValueError unless each word has a head inside its sentence, and a relation."""
+    """Raises ValueError unless each word has a head inside its sentence, and a relation.
+
+    Sentences without words raise ValueError too.
+    """
     sizes = [[len(x) for x in column] for column in (words, heads, relations)]
     if sizes[0] != sizes[1] or sizes[0] != sizes[2] or not sizes[0]:
         raise ValueError(
@@ -196,11 +200,20 @@ def _check_trees(
             "relations"
         )
     for number, sentence in enumerate(heads):
-        if not all(0 <= head <= len(sentence) for head in sentence):
+        if not len(sentence):
             raise ValueError(
-                f"A head must be the number of a word from 1, or 0 for the root. Received: "
-                f"{[*sentence]} for sentence {number} of {len(sentence)} words"
+                f"A sentence must have at least one word. Received: none in sentence {number}"
             )
+        _check_heads(sentence, f"sentence {number}")
+
+
+def _check_heads(heads: Sequence[int], sentence: str) -> None:
+    """Raises ValueError unless each head is in its sentence; `sentence` is its name in messages."""
+    if not all(0 <= head <= len(heads) for head in heads):
+        raise ValueError(
+            "A head must be the number of a word from 1, or 0 for the root. Received: "
+            f"{[*heads]} for {sentence} of {len(heads)} words"
+        )
 
 
 def _word_attention(

@@ -69,6 +69,9 @@ def test_depths():
     assert tree_depths(HEADS[1]) == [2, 2, 1, 0, 2, 1]
     with pytest.raises(ValueError, match=r"must lead to the root. Received: "):
         tree_depths([2, 1])
+    for heads in ([5], [0, -1], [2, 0, 4]):
+        with pytest.raises(ValueError, match=r"A head must be .*Received: \[.* a sentence of"):
+            tree_depths(heads)
 
 
 @pytest.mark.parametrize(
@@ -82,6 +85,12 @@ def test_depths():
 def test_what_is_no_tree(encoder, tokenizer, heads, relations, message):
     with pytest.raises(ValueError, match=message):
         syntactic_heads(encoder, tokenizer, WORDS, heads, relations)
+
+
+def test_a_sentence_without_words(encoder, tokenizer):
+    words, heads, relations = ([*x[:1], []] for x in (WORDS, HEADS, RELATIONS))
+    with pytest.raises(ValueError, match=r"at least one word. Received: none in sentence 1"):
+        syntactic_heads(encoder, tokenizer, words, heads, relations)
 
 
 def test_a_sentence_that_is_too_long(encoder, tokenizer):
