@@ -19,6 +19,7 @@ from kbert.data.tables.table import Table, as_table
 from kbert.extraction.extract import features
 from kbert.tokenizers.base import Tokenizer
 
+_SET_HERE = ("layers", "pooling", "words", "with_tokens")  # arguments of `features`
 _MIX_STEPS, _MIX_BATCH, _MIX_RATE = 500, 256, 1e-2
 
 
@@ -80,14 +81,16 @@ def probe(
             or lists of words with a label for each word.
         labels: labels of the examples, if `data` has none.
         validation_data: held-out examples in a form of `data`, or a tuple of data and labels.
-        validation_split: share of `data` that is held out instead: its last rows.
+        validation_split: share of `data` that is held out instead, between 0 and 1: its last rows.
         mix: whether to also learn a scalar mix of all hidden states, for `expected_layer`.
-        **options: arguments of `kbert.features`, such as `max_length`, `merge` or `batch_size`.
+        **options: arguments of `kbert.features`, such as `max_length`, `merge` or `batch_size`; not
+            `layers`, `pooling`, `words` and `with_tokens`, which a probe sets.
 
     Raises:
         ImportError: scikit-learn is not installed.
-        ValueError: the data has no labels, the labels do not fit the words, or fewer than two
-            classes or no held-out examples remain.
+        TypeError: an argument is unknown, or one that a probe sets.
+        ValueError: the data has no labels, the labels do not fit the words, `validation_split` is
+            not between 0 and 1, or fewer than two classes or no held-out examples remain.
 
     Example:
         >>> import kbert
@@ -98,8 +101,18 @@ def probe(
         >>> probe(encoder, tokenizer, words, [["noun", "verb"]] * 4).scores.tolist()
         [1.0, 1.0, 1.0]
     """
+    if refused := [name for name in _SET_HERE if name in options]:
+        raise TypeError(
+            f"A probe sets {', '.join(_SET_HERE)} itself: it reads all layers, and the mean of a "
+            f"text or each word. Received: {', '.join(f'{x}={options[x]!r}' for x in refused)}"
+        )
     table = as_table(data, labels)
     if validation_data is None:
+        if not 0 < validation_split < 1:
+            raise ValueError(
+                "validation_split must be a share between 0 and 1. Received: "
+                f"validation_split={validation_split!r}"
+            )
         held_out = round(len(table) * validation_split)
         table, other = table[: len(table) - held_out], table[len(table) - held_out :]
     else:

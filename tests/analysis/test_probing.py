@@ -77,14 +77,26 @@ def test_the_mix_finds_the_layer_that_knows():
     ("labels", "options", "message"),
     [
         (["warm"] * 8, {}, "two classes and held-out examples. Received: 1 classes"),
-        (COLOURS, {"validation_split": 0.0}, "Received: 2 classes, 0 held-out labels"),
+        (COLOURS, {"validation_split": 0.05}, "Received: 2 classes, 0 held-out labels"),
+        (COLOURS, {"validation_split": 0.0}, "between 0 and 1. Received: validation_split=0.0"),
+        (COLOURS, {"validation_split": 1.2}, "between 0 and 1. Received: validation_split=1.2"),
+        (COLOURS, {"validation_split": -1}, "between 0 and 1. Received: validation_split=-1"),
         (None, {}, "There is no column 'label'"),
     ],
-    ids=["one class", "nothing held out", "no labels"],
+    ids=["one class", "nothing held out", "0", "1.2", "-1", "no labels"],
 )
 def test_what_cannot_be_probed(encoder, tokenizer, labels, options, message):
     with pytest.raises(ValueError, match=message):
         probe(encoder, tokenizer, TEXTS, labels, **options)
+
+
+@pytest.mark.parametrize(
+    "options", [{"layers": -1}, {"pooling": "cls"}, {"words": True}, {"with_tokens": True}], ids=str
+)
+def test_what_a_probe_sets_itself(encoder, tokenizer, options):
+    ((name, value),) = options.items()
+    with pytest.raises(TypeError, match=f"A probe sets .* itself.* Received: {name}={value!r}$"):
+        probe(encoder, tokenizer, TEXTS, COLOURS, **options)
 
 
 def test_each_word_has_a_label(encoder, tokenizer):
