@@ -10,7 +10,8 @@ Shapes: N weights, A and B points of the axes, P points of a path.
 
 import dataclasses
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+import numbers
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -84,7 +85,7 @@ def loss_surface(
             model; "random", a filter-normalised direction (`random_direction`); or "path", the
             largest component of the path that is orthogonal to the first direction, as long as
             that direction. None = a line.
-        alphas: first, last and number of the first coordinates.
+        alphas: first, last and number of the first coordinates; not the coordinates themselves.
         betas: first, last and number of the second coordinates.
         path: `model_dir` of a run, whose checkpoints are projected on the plane (keep them with
             `fit(keep_checkpoints=…)`); or a sequence of weights.
@@ -94,7 +95,8 @@ def loss_surface(
 
     Raises:
         ValueError: weights do not fit the model or are equal, `second` has an unknown name, a
-            direction is parallel to the first, or a path has no checkpoints.
+            direction is parallel to the first, `alphas` or `betas` are not such numbers, or a path
+            has no checkpoints.
 
     Example:
         >>> inputs, model = np.eye(2, dtype="float32"), keras.Sequential([keras.layers.Dense(1)])
@@ -107,6 +109,7 @@ def loss_surface(
         >>> surface.losses.tolist()
         [1.0, 0.0, 1.0]
     """
+    lines = [_coordinates("alphas", alphas), _coordinates("betas", betas)]
     variables = _variables(model)
     own = read_variables(variables)
     origin = _vector(_arrays(start), variables, "start")
@@ -135,7 +138,7 @@ def loss_surface(
             "The second direction must not be zero or parallel to the first. Received: products "
             f"{gram.tolist()}"
         )
-    grid = [np.linspace(*x) for x in ([alphas] if across is None else [alphas, betas])]
+    grid = lines[: len(axes)]
     count = int(np.prod([*map(len, grid)]))
     losses = []
     try:
@@ -210,6 +213,29 @@ def _vector(arrays: Arrays, variables: Mapping[str, keras.Variable], source: str
     shapes = {name: tuple(variable.shape) or (1,) for name, variable in variables.items()}
     check_arrays(shapes, arrays, source)
     return np.concatenate([np.ravel(arrays[name]).astype(np.float32) for name in variables])
+
+
+def _coordinates(name: str, line: Any) -> np.ndarray:
+    """Returns the coordinates between the first and the last one, and checks them.
+
+    Args:
+        name: name of the argument, for the message.
+        line: first, last and number of the coordinates.
+    """
+    values = list(line) if isinstance(line, Iterable) else []
+    # One coordinate between two different ones is rather a list of three coordinates.
+    if (
+        len(values) != 3
+        or not all(isinstance(x, numbers.Real) and np.isfinite(x) for x in values[:2])
+        or isinstance(values[2], bool)
+        or not isinstance(values[2], int | np.integer)
+        or values[2] < (1 if values[0] == values[1] else 2)
+    ):
+        raise ValueError(
+            f"{name} must be the first and the last coordinate and their number, at least 2 (1 if "
+            f"both are equal), such as (-0.5, 1.5, 21). Received: {name}={line!r}"
+        )
+    return np.linspace(*values)
 
 
 def _assign(variables: Mapping[str, keras.Variable], vector: np.ndarray) -> None:

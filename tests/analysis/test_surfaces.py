@@ -135,6 +135,21 @@ def test_what_is_no_surface(bowl, options, message):
         loss_surface(*bowl, **{"start": weights(0, 0), "end": weights(1, 1), **options})
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        *([0, 0.5, 1], [-0.5, 0, 0.5, 1], np.linspace(0, 1, 3), (0, 1), (0, 1, 0), (0, 1, -2)),
+        *((0, 1, 2.0), (0, 1, True), (0, np.inf, 3), ("0", 1, 3), 3, None, "abc"),
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize("name", ["alphas", "betas"])
+def test_what_is_no_line(bowl, name, line):
+    rule = rf"{name} must be the first and the last coordinate and their number.*{name}="
+    with pytest.raises(ValueError, match=rule):
+        loss_surface(*bowl, start=weights(0, 0), end=weights(1, 1), **{name: line})
+
+
 def test_a_model_without_distinct_paths():
     with pytest.raises(ValueError, match="Received: 0 weights, 0 paths"):
         copy_weights(keras.Sequential([keras.layers.Dense(1)]))
