@@ -3,6 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from kbert.metrics.entities import entity_spans
 from kbert.visualization.canvas import (
     COLOURS,
     GREY,
@@ -16,8 +17,7 @@ from kbert.visualization.canvas import (
 from kbert.visualization.flow import Box, flow
 
 _WIDTH = 9.0  # inches of a picture of words
-# Prefixes of BIO, BIOES and BILOU; the second ones continue an entity.
-_PREFIXES, _INSIDE = frozenset("BIESLU"), frozenset("IEL")
+_PREFIXES = frozenset("BIESLU")  # of BIO, BIOES and BILOU
 
 
 def probability_bars(
@@ -76,8 +76,9 @@ def tagged_words(
 ) -> Any:
     """Draws words in reading order; labelled words have a coloured box with the label below.
 
-    Words of one entity (labels "B-…", "I-…" and so on) share a box. The label is below each box, so
-    that the picture can be read without its colours.
+    Words of one entity (labels "B-…", "I-…" and so on) share a box, as
+    `kbert.metrics.entity_spans` joins them. The label is below each box, so that the picture can be
+    read without its colours.
 
     Args:
         words: words of a text.
@@ -129,16 +130,18 @@ def _groups(
     Returns:
         (text, label without prefix) of each entity, and (word, "") of each other word, in order.
     """
-    groups: list[tuple[str, str]] = []
-    for word, label in zip(words, labels, strict=True):
-        if label in outside:
-            groups.append((shown(word), ""))
-            continue
-        prefix, dash, name = label.partition("-")
-        scheme = bool(dash) and prefix in _PREFIXES
-        name = name if scheme else label
-        if scheme and prefix in _INSIDE and groups and groups[-1][1] == name:
-            groups[-1] = (f"{groups[-1][0]} {shown(word)}", name)
-        else:
-            groups.append((shown(word), name))
+    groups = [
+        (shown(word), "" if label in outside else label)
+        for word, label in zip(words, labels, strict=True)
+    ]
+    tags = [label if label not in outside and _has_prefix(label) else "O" for label in labels]
+    for entity in reversed(entity_spans(tags)):  # from the end, so that the numbers stay
+        part = slice(entity.start, entity.end)
+        groups[part] = [(" ".join(map(shown, words[part])), entity.label)]
     return groups
+
+
+def _has_prefix(label: str) -> bool:
+    """Returns whether a label is a prefix and a name, such as "B-place"."""
+    prefix, _, name = label.partition("-")
+    return prefix in _PREFIXES and bool(name)

@@ -1,5 +1,7 @@
 """Bars of probabilities and words with their labels."""
 
+from itertools import pairwise
+
 import pytest
 
 from kbert.visualization import probability_bars, tagged_words
@@ -40,6 +42,26 @@ def test_words_of_one_entity_share_a_box():
     figure = tagged_words(["New", "York", "Paris", "is"], ["B-place", "I-place", "B-place", "O"])
     assert texts(figure) == ["New York", "place", "Paris", "place", "is"]
     assert len(figure.axes[0].patches) == 2
+
+
+@pytest.mark.parametrize(
+    ("labels", "boxes"),
+    [
+        ("S-place E-place", ["a", "b"]),
+        ("B-place E-place I-place", ["a b", "c"]),
+        ("U-place L-place O", ["a", "b"]),
+        ("B-place I-time I-time", ["a", "b c"]),
+        ("place I-place", ["a", "b"]),
+        ("I-place I-place B-place", ["a b", "c"]),
+        ("B-place O I-place", ["a", "c"]),
+        ("B- I-", ["a", "b"]),
+    ],
+)
+def test_words_are_joined_as_entities_are(labels, boxes):
+    labels = labels.split()
+    found = texts(tagged_words("a b c".split()[: len(labels)], labels))
+    names = {label.partition("-")[2] or label for label in labels}
+    assert [text for text, name in pairwise(found) if name in names] == boxes
 
 
 def test_labels_without_a_scheme_are_drawn_as_they_are():
