@@ -120,7 +120,7 @@ def _find(table: Any) -> Values:
     if isinstance(table, SinusoidalPositions):
         return sinusoids(table.max_positions, table.hidden_size, table.halves)
     if table is None or isinstance(table, keras.layers.Layer):
-        if not hasattr(table, "position"):
+        if getattr(table, "position", None) is None:
             received = (
                 "model without position embeddings" if table is None else type(table).__name__
             )

@@ -83,6 +83,9 @@ def test_what_has_no_table():
     encoder = kbert.Encoder(tiny_config())
     with pytest.raises(TypeError, match=r"that has one. Received: a Block"):
         positions(encoder.blocks[0])
+    rotary = tiny_config(positions="rotary", num_segments=0, num_layers=1)
+    with pytest.raises(TypeError, match=r"that has one. Received: a \w*Embeddings"):
+        positions(kbert.Encoder(rotary))
 
 
 def test_512_columns_of_sines_then_cosines():
