@@ -43,7 +43,8 @@ def learning_curve(
         A matplotlib Figure.
 
     Raises:
-        ValueError: there are fewer than two steps, `values` is empty, or a step lacks a value.
+        ValueError: there are fewer than two steps, `values` is empty, or a step or an epoch lacks a
+            value, as after `validation_freq=2`.
 
     Example:
         >>> steps = [{"step": n, "loss": 9 / n} for n in range(1, 5)]
@@ -57,7 +58,7 @@ def learning_curve(
     """
     unit = "step"
     if isinstance(getattr(steps, "history", None), Mapping):
-        unit, steps = _steps_of(steps)
+        unit, steps = _steps_of(steps, values)
     lacking = [name for name in ("step", *values) if any(name not in step for step in steps)]
     if len(steps) < 2 or not values or lacking:
         raise ValueError(
@@ -103,12 +104,23 @@ def learning_curve(
     return figure
 
 
-def _steps_of(history: Any) -> tuple[str, Sequence[Mapping[str, float]]]:
-    """Returns "step" or "epoch", and for each step or epoch of a history its number and values."""
+def _steps_of(history: Any, values: Sequence[str]) -> tuple[str, Sequence[Mapping[str, float]]]:
+    """Returns "step" or "epoch", and for each step or epoch of a history its number and values.
+
+    Values that are not drawn may be left out.
+    """
     if getattr(history, "steps", None):
         return "step", history.steps
-    rows = zip(*history.history.values(), strict=True)
-    epochs = [dict(zip(history.history, row, strict=True)) for row in rows]
+    count = max(map(len, history.history.values()), default=0)
+    columns = {name: history.history[name] for name in values if name in history.history}
+    # Keras does not note which epochs a validation_freq chose, so the values have no place.
+    if lengths := {name: len(x) for name, x in columns.items() if len(x) != count}:
+        raise ValueError(
+            f"A drawn value must have a number for each of the {count} epochs (with Keras, "
+            "validation_freq=1). Received: "
+            + ", ".join(f"{size} of {name!r}" for name, size in lengths.items())
+        )
+    epochs = [{name: column[epoch] for name, column in columns.items()} for epoch in range(count)]
     return "epoch", [{"step": number, **values} for number, values in enumerate(epochs, 1)]
 
 

@@ -1,5 +1,7 @@
 """Curves of a run's values."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -29,6 +31,18 @@ def test_a_value_that_is_none_is_a_gap_and_no_more(drawn):
     figure = learning_curve(steps)
     assert "loss" in drawn(figure)
     assert np.isfinite(figure.axes[0].lines[1].get_ydata()).all()
+
+
+def test_a_history_with_values_of_some_epochs():
+    """What Keras returns after validation_freq=2."""
+    history = SimpleNamespace(history={"loss": [4.0, 3.0, 2.0, 1.0], "val_loss": [3.5, 1.5]})
+    thin = learning_curve(history).axes[0].lines[0]
+    np.testing.assert_array_equal(thin.get_xydata(), [[1, 4], [2, 3], [3, 2], [4, 1]])
+    for values in (["val_loss"], ["loss", "val_loss"]):
+        with pytest.raises(ValueError, match=r"each of the 4 epochs .* Received: 2 of 'val_loss'"):
+            learning_curve(history, values)
+    with pytest.raises(ValueError, match=r"4 epochs, values f1, of which f1 is not in every epoch"):
+        learning_curve(history, ["f1"])
 
 
 def test_what_is_no_run():
