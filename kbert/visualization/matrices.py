@@ -51,7 +51,7 @@ def confusion_matrix(
         names = matrix.names if names is None else names
         matrix = matrix.confusion
     counts = np.asarray(matrix)
-    names = list(names or ())
+    names = [] if names is None else list(names)
     if counts.shape != (len(names), len(names)) or not names:
         raise ValueError(
             "A confusion matrix must have a row and a column for each name. Received: a matrix of "

@@ -49,7 +49,7 @@ def layer_scores(
     """
     rows = {str(name): _models(scores) for name, scores in table.items()}
     models = list(next(iter(rows.values()), {}))
-    if not models or any(list(scores) != models for scores in rows.values()):
+    if not models or any(set(scores) != set(models) for scores in rows.values()):
         raise ValueError(
             "The table must have a score for each choice of layers, or the scores of the same "
             f"models for each. Received: {dict(table)!r}"
@@ -119,7 +119,7 @@ def glue_scores(
     """
     tasks = [*next(iter(table.values()), {})]
     unknown = [task for task in tasks if task not in HUMAN]
-    if not tasks or unknown or any([*scores] != tasks for scores in table.values()):
+    if not tasks or unknown or any(set(scores) != set(tasks) for scores in table.values()):
         raise ValueError(
             f"Each model must have scores of the same tasks, from {', '.join(HUMAN)}. Received: "
             f"{ {name: [*scores] for name, scores in table.items()} }"

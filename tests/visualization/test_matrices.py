@@ -18,6 +18,10 @@ def test_rows_are_true_and_columns_predicted(drawn):
     assert "Messages" in drawn(figure)
 
 
+def test_names_in_an_array(drawn):
+    assert {"ham", "spam"} <= set(drawn(confusion_matrix(np.eye(2), np.array(["ham", "spam"]))))
+
+
 def test_colours_are_shares_of_the_row():
     figure = confusion_matrix([[30, 10], [0, 0]], ["a", "b"])
     np.testing.assert_allclose(figure.axes[0].images[0].get_array(), [[0.75, 0.25], [0, 0]])

@@ -21,6 +21,19 @@ def test_several_models_on_top_have_a_legend(drawn, boxes, overlaps):
     assert overlaps(boxes(figure)) == 0
 
 
+def test_models_and_tasks_in_another_order():
+    plain = {"last": {"linear": 0.1, "BiLSTM": 0.2}, "all": {"linear": 0.3, "BiLSTM": 0.4}}
+    mixed = {"last": plain["last"], "all": {"BiLSTM": 0.4, "linear": 0.3}}
+    for draw, pair in ((layer_scores, (plain, mixed)), (glue_scores, map(as_glue, (plain, mixed)))):
+        figures = [[text.get_text() for text in draw(x).axes[0].texts] for x in pair]
+        assert figures[0] == figures[1]
+
+
+def as_glue(table):
+    tasks = {"linear": "cola", "BiLSTM": "rte"}
+    return {name: {tasks[x]: score for x, score in row.items()} for name, row in table.items()}
+
+
 def test_what_is_no_table_of_scores():
     with pytest.raises(ValueError, match="a score for each choice"):
         layer_scores({})
