@@ -10,6 +10,7 @@ Shapes: N weights, A and B points of the axes, P points of a path.
 
 import dataclasses
 import itertools
+import math
 import numbers
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -109,7 +110,8 @@ def loss_surface(
         >>> surface.losses.tolist()
         [1.0, 0.0, 1.0]
     """
-    lines = [_coordinates("alphas", alphas), _coordinates("betas", betas)]
+    lines = {"alphas": alphas} if second is None else {"alphas": alphas, "betas": betas}
+    grid = [_coordinates(name, line) for name, line in lines.items()]
     variables = _variables(model)
     own = read_variables(variables)
     origin = _vector(_arrays(start), variables, "start")
@@ -138,7 +140,6 @@ def loss_surface(
             "The second direction must not be zero or parallel to the first. Received: products "
             f"{gram.tolist()}"
         )
-    grid = lines[: len(axes)]
     count = int(np.prod([*map(len, grid)]))
     losses = []
     try:
@@ -226,7 +227,7 @@ def _coordinates(name: str, line: Any) -> np.ndarray:
     # One coordinate between two different ones is rather a list of three coordinates.
     if (
         len(values) != 3
-        or not all(isinstance(x, numbers.Real) and np.isfinite(x) for x in values[:2])
+        or not all(isinstance(x, numbers.Real) and math.isfinite(x) for x in values[:2])
         or isinstance(values[2], bool)
         or not isinstance(values[2], int | np.integer)
         or values[2] < (1 if values[0] == values[1] else 2)

@@ -146,8 +146,9 @@ def test_what_is_no_surface(bowl, options, message):
 @pytest.mark.parametrize("name", ["alphas", "betas"])
 def test_what_is_no_line(bowl, name, line):
     rule = rf"{name} must be the first and the last coordinate and their number.*{name}="
+    plane = {"start": weights(0, 0), "end": weights(1, 1), "second": weights(1, 0)}
     with pytest.raises(ValueError, match=rule):
-        loss_surface(*bowl, start=weights(0, 0), end=weights(1, 1), **{name: line})
+        loss_surface(*bowl, **plane, **{name: line})
 
 
 def test_a_model_without_distinct_paths():
