@@ -88,8 +88,9 @@ def bert_score(
         [1.0]
     """
     rows = text_rows(candidates, references)
-    candidates = as_texts(candidates, "candidates")  # a list: a series has an index of its own
-    as_texts(itertools.chain(*rows), "references")
+    candidates = list(candidates)  # by position: a series has an index of its own
+    for name, texts in (("candidates", candidates), ("references", itertools.chain(*rows))):
+        as_texts(texts, name)  # raises for half a surrogate pair
     if not all(rows):
         raise ValueError(
             "A candidate must have at least one reference. Received: none at "

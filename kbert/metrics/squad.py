@@ -151,7 +151,7 @@ def squad_scores(
     }
     effective = raw
     if threshold is not None:
-        abstains = no_answer_scores > threshold
+        abstains = np.asarray(no_answer_scores) > threshold
         effective = {name: np.where(abstains, ~answerable, x) for name, x in raw.items()}
     scores = {name: _percent(x) for name, x in effective.items()}
     if is_first_version:

@@ -285,7 +285,7 @@ def _seq2seq(
     }
 
 
-def _ids(tokenizer: "Tokenizer", text: str) -> np.ndarray:
+def _ids(tokenizer: "Tokenizer", text: str | bytes) -> np.ndarray:
     return np.asarray(tokenizer.encode(text), "int32")
 
 
