@@ -143,8 +143,10 @@ print(json.dumps([found, imported]))
 def test_an_export_answers_without_keras(classifier, tmp_path):
     pytest.importorskip("tf2onnx")
     path = classifier.export(tmp_path / "out", format="onnx")
+    file = tmp_path / "texts.jsonl"
+    file.write_text("\n".join(json.dumps({"text": text}) for text in TEXTS))
     code = f"""
-import json
+import json, pathlib
 from kbert.export import load_exported
 from kbert.serve.service.loaded import LoadedModel
 import numpy as np
@@ -153,9 +155,12 @@ model = LoadedModel({path!r})
 model.warm_up()
 texts = np.array([x.encode() for x in {TEXTS!r}], object)
 served = model.entries["classify"].run(dict(text=texts))["scores"]
-print(json.dumps([task.predict({TEXTS!r}, verbose=0), served.tolist()]))
+answers = task.predict({TEXTS!r}, verbose=0)
+of_file = task.predict(pathlib.Path({str(file)!r}), verbose=0)
+print(json.dumps([answers, of_file, served.tolist()]))
 """
-    answers, served = json.loads(run_code(KERAS_TOO + code).splitlines()[-1])
+    answers, of_file, served = json.loads(run_code(KERAS_TOO + code).splitlines()[-1])
+    assert of_file == answers
     for wanted, answer, scores in zip(classifier.predict(TEXTS), answers, served, strict=True):
         assert answer["label"] == wanted["label"]
         assert answer["probabilities"] == pytest.approx(wanted["probabilities"], abs=1e-5)

@@ -19,6 +19,7 @@ from kbert.core import late
 from kbert.core.finite import refuse_not_finite
 from kbert.core.ragged import Ragged
 from kbert.core.types import PathLike
+from kbert.data.readers.tables import if_file
 from kbert.data.tables.table import Table, as_table
 from kbert.inference.batches import BATCH_SIZE, by_length, check_batch_size
 from kbert.inference.texts import READ_WHOLE, chunks, warn_of_cut
@@ -84,11 +85,14 @@ class ArrayAnswers:
         columns = ("first", "second")
         return {self.entry: (("text",), single), f"{self.entry}_pairs": (columns, pairs)}
 
-    def takes(self, data: Any) -> Table | None:
-        """Converts data of `predict` to a table of texts or text pairs; None for other data."""
-        table = as_table(data, triplets=not self.pairs_in_rows)
+    def as_table(self, data: Any) -> Table:
+        """Converts data of `predict` to a table as the task does; a path is read as a file."""
+        return as_table(if_file(data), triplets=not self.pairs_in_rows)
+
+    def takes(self, table: Table) -> bool:
+        """Returns whether a table has texts or text pairs; other tables need the task."""
         texts = "text" in table or ("first" in table and "second" in table)
-        return table if texts and "negatives" not in table else None
+        return texts and "negatives" not in table
 
     def predict(
         self, table: Table, *, batch_size: int = BATCH_SIZE, verbose: str | int = "auto"
@@ -98,7 +102,7 @@ class ArrayAnswers:
         Texts that are too long are truncated, with one warning.
 
         Args:
-            table: texts or text pairs, from `takes`.
+            table: texts or text pairs, for which `takes` is true.
             batch_size: maximum number of rows that are computed together.
             verbose: progress bar: "auto", 0 or 1.
 

@@ -73,9 +73,10 @@ class ExportedTask:
         values raise ValueError.
         """
         if self.arrays is not None and set(options) <= _OPTIONS:
-            table = self.arrays.takes([data] if isinstance(data, str | bytes) else data)
-            if table is not None:
-                return self.arrays.predict(table, **options)
+            # Converted once, since a generator has no rows for a second conversion by the task.
+            data = self.arrays.as_table([data] if isinstance(data, str | bytes) else data)
+            if self.arrays.takes(data):
+                return self.arrays.predict(data, **options)
         return self.task.predict(data, **{**self._runtime_task.options, **options})
 
     def functions(self) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import pytest
 
 import kbert
 from kbert import tasks
+from kbert.export import load_exported
 from kbert.export.array_answers import array_answers
 from kbert.export.runtime_task import RuntimeTask
 from kbert.export.task import row_function
@@ -78,7 +79,7 @@ def test_they_are_the_tasks(name, tokenizer, tiny_vocabulary, tmp_path, caplog):
     for data in (TEXTS, PAIRS, {"text": []}):
         caplog.clear()
         with caplog.at_level(logging.WARNING):
-            found = answers.predict(answers.takes(data), batch_size=3, verbose=0)
+            found = answers.predict(answers.as_table(data), batch_size=3, verbose=0)
             said = list(caplog.messages)
             caplog.clear()
             wanted = by_task.predict(data, batch_size=3, verbose=0)
@@ -101,7 +102,30 @@ def test_what_needs_the_task_is_left_to_it(tokenizer, tiny_vocabulary, tmp_path)
     task = MAKE["vectors"](encoder, tokenizer)
     answers = array_answers(tmp_path, *exported(task, tmp_path))
     triplets = [("a", "the fox", "a dog")]
-    assert answers.takes(triplets) is None
+    assert not answers.takes(answers.as_table(triplets))
+    assert answers.takes(answers.as_table(PAIRS))
+
+
+@pytest.mark.usefixtures("eagerly")
+def test_data_is_read_once(tokenizer, tiny_vocabulary, tmp_path, monkeypatch):
+    """The table decides who answers; a generator has no rows for the task after that."""
+    config = tiny_config(vocabulary_size=len(tiny_vocabulary), max_positions=64)
+    task = MAKE["vectors"](kbert.Encoder(config), tokenizer, max_length=16)
+    description, run = exported(task, tmp_path)
+    monkeypatch.setattr("kbert.export.exported.read_description", lambda folder: description)
+    monkeypatch.setattr("kbert.export.exported.open_runtime", lambda folder, threads: run)
+    loaded = load_exported(tmp_path)
+    file = tmp_path / "texts.tsv"
+    file.write_text("text\nthe red fox\nquick\n")
+    triplets = [("the red fox", "a dog", "quick"), ("the king", "a river", "the moon")]
+    for data, rows, shape in (
+        (TEXTS, iter(TEXTS), (4, 16)),
+        (triplets, iter(triplets), (2, 3, 16)),
+        (file, file, (2, 16)),
+    ):
+        found = loaded.predict(rows, verbose=0)
+        assert found.shape == shape
+        assert_alike(found, task.predict(data, verbose=0))
 
 
 def test_answers_that_are_not_finite_are_refused(tokenizer, tiny_vocabulary, tmp_path):
@@ -110,4 +134,4 @@ def test_answers_that_are_not_finite_are_refused(tokenizer, tiny_vocabulary, tmp
     bad = lambda arrays: {k: x * np.nan for k, x in run(arrays).items()}  # noqa: E731
     answers = array_answers(tmp_path, description, bad)
     with pytest.raises(ValueError, match=r"must be finite numbers"):
-        answers.predict(answers.takes(TEXTS), verbose=0)
+        answers.predict(answers.as_table(TEXTS), verbose=0)
