@@ -113,6 +113,7 @@ class Client:
 
         Raises:
             ServiceError: the request was refused, or the service cannot be reached.
+            ValueError: the texts or an input are no list, or a value is not JSON.
         """
         version_path = "" if version is None else f"/versions/{version}"
         path = f"/v1/models/{urllib.parse.quote(model, safe='')}{version_path}:predict"
@@ -202,12 +203,18 @@ class Client:
 
         Raises:
             ServiceError: the request was refused, or the service cannot be reached.
-            ValueError: a text has a surrogate, which is no valid Unicode.
+            ValueError: a text has a surrogate, which is no valid Unicode, or a value is not JSON.
         """
         try:
-            body = json.dumps(content, ensure_ascii=False).encode()
+            body = json.dumps(content, ensure_ascii=False, allow_nan=False, default=_plain).encode()
         except UnicodeEncodeError as error:
             raise ValueError(f"Texts must be valid Unicode. Received: {error}") from None
+        except (TypeError, ValueError) as error:
+            received = error if isinstance(error, TypeError) else "NaN or infinity"
+            raise ValueError(
+                "Texts and inputs must be strings, booleans, finite numbers (JSON has no NaN and "
+                f"no infinity) or lists of these. Received: {received}"
+            ) from None
         end = time.monotonic() + self._timeout
         while True:
             status, wait, answer = self._send(path, body)
@@ -334,16 +341,20 @@ class AsyncClient:
         ]
 
 
-def _as_list(texts: Sequence[str]) -> list[str]:
-    """Returns texts as a list; ValueError for a string, a table or an object without items."""
-    # Iterating over a table would give the names of its columns.
-    is_table = isinstance(texts, Mapping) or hasattr(texts, "columns")
-    is_table = is_table or hasattr(texts, "column_names")
-    if isinstance(texts, str) or is_table or not isinstance(texts, Iterable):
-        raise ValueError(
-            f"`texts` must be a list of strings. Received: {texts!r:.80} ({type(texts).__name__})"
-        )
-    return list(texts)
+def _as_list(values: Any, what: str = "`texts` must be a list of strings") -> list[Any]:
+    """Returns values as a list; ValueError for a string, a table or an object without items.
+
+    Args:
+        values: texts, or the values of one input.
+        what: rule in the message of the error.
+    """
+    # Iterating over a table would give the names of its columns, over a string its letters.
+    is_table = isinstance(values, Mapping) or hasattr(values, "columns")
+    is_table = is_table or hasattr(values, "column_names")
+    is_scalar = isinstance(values, str | bytes) or getattr(values, "ndim", 1) == 0
+    if is_scalar or is_table or not isinstance(values, Iterable):
+        raise ValueError(f"{what}. Received: {values!r:.80} ({type(values).__name__})")
+    return list(values)
 
 
 def _rows(texts: Texts) -> list[Any]:
@@ -353,11 +364,15 @@ def _rows(texts: Texts) -> list[Any]:
         One row per text: the text, or for several inputs a dict of input name -> value.
 
     Raises:
-        ValueError: the inputs differ in length, or `texts` is a string or table.
+        ValueError: the inputs differ in length, or `texts` or an input is a string, a table or a
+            number.
     """
     if not isinstance(texts, Mapping):
         return _as_list(texts)
-    columns = [list(column) for column in texts.values()]
+    columns = [
+        _as_list(column, f"The input {name!r} must be a list of values, one per row")
+        for name, column in texts.items()
+    ]
     if len({len(column) for column in columns}) != 1:
         raise ValueError(
             "All inputs must have the same number of rows. Received: "
@@ -371,6 +386,14 @@ def _columns(rows: list[Any]) -> Texts:
     if rows and isinstance(rows[0], dict):
         return {name: [row[name] for row in rows] for name in rows[0]}
     return rows
+
+
+def _plain(value: Any) -> Any:
+    """Converts a NumPy array or number to Python's types for JSON; TypeError for other types."""
+    # Python has no type for a longdouble: `tolist` returns it unchanged.
+    if isinstance(value, np.ndarray | np.generic) and not isinstance(value, np.longdouble):
+        return value.tolist()
+    raise TypeError(f"{value!r:.80} ({type(value).__name__})")
 
 
 def _seconds(header: str | None) -> float:

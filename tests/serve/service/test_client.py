@@ -77,6 +77,45 @@ def test_refusals(service):
     assert client.predict("reviews", []) == []
 
 
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        ({"text": "rain"}, r"The input 'text' must be a list of .*\. Received: 'rain' \(str\)"),
+        ({"text": b"rain"}, r"The input 'text' must be a list of .*\. Received: b'rain' \(bytes\)"),
+        ({"first": ["a"], "second": 5}, r"The input 'second' must be .* Received: 5 \(int\)"),
+        (
+            {"ids": np.array(3)},
+            r"The input 'ids' must be a list of values, one per row\. Received: ",
+        ),
+        (b"rain", r"`texts` must be a list of strings\. Received: b'rain'"),
+        ([b"rain"], r"Texts and inputs must be strings, .*\. Received: b'rain' \(bytes\)"),
+        ({"numbers": np.ones(2, np.longdouble)}, r"Received: .*1\.0.* \(longdouble\)"),
+        ({"numbers": np.array([1, np.nan])}, r"\(JSON has no NaN .*\. Received: NaN or infinity"),
+    ],
+)
+def test_values_that_no_request_can_have(inputs, message):
+    """Nothing is sent: no service has this address."""
+
+    async def ask():
+        async with AsyncClient("http://127.0.0.1:1") as client:
+            await client.predict("m", inputs)
+
+    with pytest.raises(ValueError, match=message):
+        Client("http://127.0.0.1:1").predict("m", inputs)
+    with pytest.raises(ValueError, match=message):
+        asyncio.run(ask())
+
+
+def test_numbers_of_numpy_are_sent(service):
+    with Client(service.address) as client:
+        for numbers in (
+            np.array([[1, 2], [3, 4]], "float32"),
+            [[np.int8(1), 2], [np.float32(3), 4]],
+        ):
+            found = client.predict("operations", {"numbers": numbers}, signature="total")
+            assert found == [3, 7]
+
+
 @pytest.mark.parametrize("address", ["127.0.0.1:80", "ftp://a", "http://", "http://a/b", ""])
 def test_addresses(address):
     with pytest.raises(ValueError, match="`address` must be http://HOST:PORT"):
