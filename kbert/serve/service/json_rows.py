@@ -105,7 +105,8 @@ def read_array(value: Any, spec: Spec, name: str, most: int | None) -> np.ndarra
         most: most rows of a request; None = the input is not a list of rows.
 
     Raises:
-        Refused: the value has another type or rank, lists of different lengths, or too many rows.
+        Refused: the value has another type or rank, lists of different lengths, too many rows, or
+            a number out of bounds.
 
     Example:
         >>> spec = Spec(np.dtype("float32"), (None, None), "float32")
@@ -140,9 +141,15 @@ def read_array(value: Any, spec: Spec, name: str, most: int | None) -> np.ndarra
         if not _is_of_kind(x, kind):
             raise refuse(f"{describe(x)} instead of {_KINDS.get(kind, 'other values')}")
     try:
-        return np.array(level, spec.dtype).reshape(shape)
+        with np.errstate(over="ignore"):
+            array = np.array(level, spec.dtype)
+        # JSON has no infinity: it stands for a number beyond the largest of a float type.
+        infinite = np.flatnonzero(~np.isfinite(array))
     except (OverflowError, ValueError, TypeError) as error:
         raise refuse(str(error)[:200]) from None
+    if len(infinite):
+        raise refuse(f"{describe(level[infinite[0]])}, out of bounds for {spec.tensorflow}")
+    return array.reshape(shape)
 
 
 def write_rows(entry: Entry, parts: Sequence[Arrays], rows: int) -> Any:

@@ -251,6 +251,9 @@ def test_status_metadata_health(service):
         (OPERATIONS, {"signature_name": "total", "inputs": [[True]]}, 400,
          "The input 'numbers' must be float32 of shape (B, any). "
          "Received: true instead of numbers"),
+        (OPERATIONS, {"signature_name": "total", "inputs": [[1, 1e39]]}, 400,
+         "The input 'numbers' must be float32 of shape (B, any). "
+         "Received: 1e+39, out of bounds for float32"),
         (OPERATIONS, {"signature_name": "counted", "inputs": {"ids": [2**40], "flags": [True]}},
          400, None),
         (OPERATIONS, {"signature_name": "counted", "inputs": {"ids": [1.5], "flags": [True]}}, 400,
