@@ -22,6 +22,7 @@ _CODES = {
     404: "NOT_FOUND",
     413: "INVALID_ARGUMENT",
     429: "RESOURCE_EXHAUSTED",
+    501: "UNIMPLEMENTED",
     503: "UNAVAILABLE",
 }
 
@@ -73,8 +74,27 @@ def make_server(
             drop_frames(error)
         return await context.abort(getattr(grpc.StatusCode, code), text)
 
+    def unsupported(name: str) -> Callable[..., Any]:
+        """Returns a method that refuses every call; the base class would log a traceback."""
+
+        async def answer() -> Any:
+            raise Refused(
+                501,
+                "The service has the methods Predict, GetModelMetadata and GetModelStatus. "
+                f"Received: {name}",
+            )
+
+        async def method(self: Any, request: Any, context: Any) -> Any:
+            return await guarded(context, answer)
+
+        return method
+
     class Prediction(prediction_service_pb2_grpc.PredictionServiceServicer):
         """TensorFlow Serving's PredictionService: predictions and signatures of models."""
+
+        Classify = unsupported("Classify")
+        Regress = unsupported("Regress")
+        MultiInference = unsupported("MultiInference")
 
         async def Predict(self, request: Any, context: Any) -> Any:
             return await guarded(context, lambda: self._predict(request))
@@ -114,12 +134,16 @@ def make_server(
             from google.protobuf import json_format
 
             name, version = _model_of(request.model_spec)
-            if list(request.metadata_field) != ["signature_def"]:
-                raise Refused(400, "`metadata_field` must be signature_def. Received: another")
+            fields = set(request.metadata_field)
+            if fields != {"signature_def"}:
+                received = ", ".join(repr(field[:100]) for field in sorted(fields)[:10]) or "none"
+                raise Refused(
+                    400, f"`metadata_field` must be 'signature_def'. Received: {received}"
+                )
             served = models.find(name).find(version)
             signatures = get_model_metadata_pb2.SignatureDefMap()
-            fields = {"signature_def": served.loaded.signature_defs()}
-            json_format.ParseDict(fields, signatures)
+            signature_defs = {"signature_def": served.loaded.signature_defs()}
+            json_format.ParseDict(signature_defs, signatures)
             answer = get_model_metadata_pb2.GetModelMetadataResponse()
             answer.model_spec.CopyFrom(_spec(request, name, served.number, ""))
             answer.metadata["signature_def"].Pack(signatures)
@@ -127,6 +151,8 @@ def make_server(
 
     class Status(model_service_pb2_grpc.ModelServiceServicer):
         """TensorFlow Serving's ModelService: the status of models' versions."""
+
+        HandleReloadConfigRequest = unsupported("HandleReloadConfigRequest")
 
         async def GetModelStatus(self, request: Any, context: Any) -> Any:
             return await guarded(context, lambda: self._status(request))

@@ -63,7 +63,8 @@ def test_predict(channel, classifier):
 
 
 def test_metadata_and_status(channel):
-    asked = get_model_metadata_pb2.GetModelMetadataRequest(metadata_field=["signature_def"])
+    fields = ["signature_def"] * 2  # a name may be there twice
+    asked = get_model_metadata_pb2.GetModelMetadataRequest(metadata_field=fields)
     asked.model_spec.name = "operations"
     answer = prediction_service_pb2_grpc.PredictionServiceStub(channel).GetModelMetadata(asked)
     found = get_model_metadata_pb2.SignatureDefMap()
@@ -102,9 +103,40 @@ def test_refusals(channel):
     assert refused(channel, filtered)[0] == "INVALID_ARGUMENT"
     code, _ = refused(channel, request("reviews", text=["a" * 30_000]))
     assert code == "RESOURCE_EXHAUSTED"  # gRPC's own limit of a message
-    stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
-    with pytest.raises(grpc.RpcError, match="UNIMPLEMENTED"):
-        stub.Classify(predict_pb2.PredictRequest())
+
+
+METHODS = {
+    "Classify": prediction_service_pb2_grpc.PredictionServiceStub,
+    "Regress": prediction_service_pb2_grpc.PredictionServiceStub,
+    "MultiInference": prediction_service_pb2_grpc.PredictionServiceStub,
+    "HandleReloadConfigRequest": model_service_pb2_grpc.ModelServiceStub,
+}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_other_methods_are_refused(channel, method, caplog):
+    """In a sentence, without a traceback in the log for each call."""
+    with pytest.raises(grpc.RpcError) as error:
+        getattr(METHODS[method](channel), method)(predict_pb2.PredictRequest(), timeout=PATIENCE)
+    assert (error.value.code().name, error.value.details()) == (
+        "UNIMPLEMENTED",
+        "The service has the methods Predict, GetModelMetadata and GetModelStatus. "
+        f"Received: {method}",
+    )
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    ("fields", "received"), [([], "none"), (["signature_def", "graph"], "'graph', 'signature_def'")]
+)
+def test_other_metadata_is_refused(channel, fields, received):
+    asked = get_model_metadata_pb2.GetModelMetadataRequest(metadata_field=fields)
+    asked.model_spec.name = "operations"
+    with pytest.raises(grpc.RpcError) as error:
+        prediction_service_pb2_grpc.PredictionServiceStub(channel).GetModelMetadata(asked)
+    assert (
+        error.value.details() == f"`metadata_field` must be 'signature_def'. Received: {received}"
+    )
 
 
 def test_shapes_that_lie(channel):
@@ -133,6 +165,9 @@ def test_a_token(operations, tmp_path):
     ):
         asked = request("m", "same", text=["a"])
         assert refused(channel, asked)[0] == "UNAUTHENTICATED"
+        for method, stub in METHODS.items():
+            with pytest.raises(grpc.RpcError, match="UNAUTHENTICATED"):
+                getattr(stub(channel), method)(predict_pb2.PredictRequest(), timeout=PATIENCE)
         answer = predict(channel, asked, metadata=[("authorization", "Bearer correct-horse")])
         assert tf.make_ndarray(answer.outputs["text"]).tolist() == [b"a"]
 
