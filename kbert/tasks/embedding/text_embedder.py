@@ -260,7 +260,8 @@ class TextEmbedder(FineTuningTask):
         """Returns the setting `objective` or, for None, the default for the columns of a table.
 
         Raises ValueError if the table lacks a column that the objective needs or has one that it
-        would ignore, or if it is "teacher" and the task has `matryoshka` widths.
+        would ignore, if it is "teacher" and the task has `matryoshka` widths, or if it is "angle"
+        and a width is odd.
         """
         columns = {name for name in ("first", "negatives", "label", TARGETS) if name in table}
         objective = self.objective
@@ -291,6 +292,12 @@ class TextEmbedder(FineTuningTask):
             raise ValueError(
                 "The objective teacher does not support matryoshka. Received: "
                 f"objective='teacher' with matryoshka={self.matryoshka}"
+            )
+        odd = [width for width in self.matryoshka or (self.width,) if width % 2]
+        if objective == "angle" and odd:
+            raise ValueError(
+                "The objective angle requires embeddings of an even width: their halves are real "
+                f"and imaginary parts. Received: {', '.join(map(str, odd))}"
             )
         return objective
 

@@ -293,6 +293,19 @@ def test_data_that_an_objective_cannot_have_is_refused(config, tokenizer, data, 
 
 
 @pytest.mark.parametrize(
+    ("options", "odd"),
+    [({"projection": 7}, "7"), ({"projection": 7, "matryoshka": (3, 4, 7)}, "3, 7")],
+)
+def test_angles_need_even_widths(config, tokenizer, options, odd):
+    task = make(config, tokenizer, objective="angle", **options)
+    with pytest.raises(ValueError, match=rf"angle requires .* even width: .*Received: {odd}$"):
+        task.fit(PAIRS, SCORES, epochs=1, verbose=0)
+    # Where the losses are only those of the even widths, an odd one is none of theirs.
+    task = make(config, tokenizer, objective="angle", projection=7, matryoshka=(4,))
+    task.fit(PAIRS, SCORES, epochs=1, verbose=0)
+
+
+@pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"matryoshka": (8, 32)}, r"widths of at most 16.*Received: \[32\]"),
