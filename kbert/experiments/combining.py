@@ -29,8 +29,8 @@ def combinations(
         **wanted: `ensemble` and `soup`: whether to make it.
 
     Raises:
-        TypeError: an ensemble is wanted of tasks whose answers have no mean.
-        ValueError: the runs are on several tasks.
+        ValueError: the runs are on several tasks, or an ensemble is wanted of tasks whose answers
+            have no mean.
     """
     if not any(wanted.values()):
         return {}
@@ -41,7 +41,10 @@ def combinations(
             f"{type(experiment).__name__}"
         )
     if wanted["ensemble"]:
-        check_averages(experiment.task_class)  # before the runs
+        try:
+            check_averages(experiment.task_class)  # before the runs
+        except TypeError as error:  # here the kind of task is a setting, such as --task
+            raise ValueError(str(error)) from None
     options: dict[str, Any] = {"batch_size": settings.batch_size, "verbose": verbose}
     greedy = functools.partial(
         soup, validation_data=experiment.dev, metric=settings.metric, **options

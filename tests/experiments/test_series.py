@@ -156,5 +156,5 @@ def test_an_ensemble_needs_several_runs_whose_answers_have_a_mean(preset, mail, 
         seeds(experiment, tmp_path, count=1, ensemble=True)
     pairs = {"text": ["the red fox", "a dog"] * 4, "target": ["a fox", "dogs"] * 4}
     generator = Experiment("text2text", preset=preset, train=pairs, dev=pairs)
-    with pytest.raises(TypeError, match=r"answers have a mean.*Received: a TextToText$"):
+    with pytest.raises(ValueError, match=r"answers have a mean.*Received: a TextToText$"):
         seeds(generator, tmp_path, count=2, ensemble=True)
