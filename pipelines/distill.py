@@ -31,7 +31,8 @@ kbert-pretrain --recipe=bert --model=ib-bert-large-uncased.
 
 The student and the loss, on either:
 
-  --num_layers=3                          the teacher's width; initialised with every other layer
+  --num_layers=3                          the teacher's width (minilm and tinybert-general on text:
+                                          the recipe's); initialised with every other layer
   --num_layers=6 --init=0,2,4,7,9,11      initialised with these layers, as DistilBERT
   --init=embeddings                       as deep as given, with the teacher's embeddings and heads
   --student=bert-small                    a size of the family or a JSON file, randomly initialised

@@ -74,7 +74,7 @@ def define_flags() -> None:
     flags.DEFINE_list(
         "widths",
         None,
-        "For litert: sequence lengths in tokens. Default: 32, 128 and the model's maximum.",
+        "For litert: sequence lengths in tokens. Default: 32, 128 and the task's maximum.",
     )
     # For tasks that generate text; without them the task's `signatures` or `row_export` decide.
     option_flags.define(TextOptions, method=None)

@@ -9,7 +9,7 @@ from kbert.experiments.answer_file import model_checksum
 from kbert.export import load_exported
 from kbert.export.folder import DESCRIPTION_FILE
 from kbert.io.paths import exists
-from kbert.tasks import FineTuningTask, Task
+from kbert.tasks import EncoderTask, FineTuningTask, Task, TextEmbedder
 from kbert.tasks.loading import WrongTaskError
 
 
@@ -50,6 +50,9 @@ def answering_task(
         if error.found is None:
             raise
         task, found = None, error.found
+        if issubclass(task_class, TextEmbedder) and _is_pretrained(found):
+            task = task_class.from_preset(folder, new_head=True, **settings)
+            found = type(task)
     if not _fits(program, found):
         raise ValueError(_wrong(program, found, folder))
     if task is None:
@@ -60,6 +63,11 @@ def answering_task(
 def _fits(program: str, found: type[Task]) -> bool:
     """Returns whether a program supports tasks of class `found`."""
     return found.file_answers.program == program
+
+
+def _is_pretrained(found: type[Task]) -> bool:
+    """Returns whether tasks of class `found` pretrain an encoder, which any embedder can take."""
+    return issubclass(found, EncoderTask) and not issubclass(found, FineTuningTask)
 
 
 def _wrong(program: str, found: type[Task], folder: PathLike) -> str:

@@ -80,10 +80,18 @@ class RunFolder:
             )
         path = self.path / "run.json"
         if path.exists() and self._has_something():
-            if self.result() is not None:
-                resume = SAME
             missing_checksums = [name for name in CHECKSUMS if identity.get(name) is None]
-            check_settings(path, identity, unchecked=(*PLACES, *missing_checksums), resume=resume)
+            unchecked = (*PLACES, *missing_checksums)
+            if resume == SAME or self.result() is None:
+                check_settings(path, identity, unchecked=unchecked, resume=resume)
+                return
+            try:
+                check_settings(path, identity, unchecked=unchecked)
+            except ValueError:
+                raise ValueError(
+                    "The run is finished, so its settings cannot change: choose another folder. "
+                    f"Received: resume={resume!r} for {self.path}"
+                ) from None
         else:
             write_settings(path, identity)
 

@@ -276,8 +276,9 @@ class Task(TrainStep, keras.Model):
         `CausalLM` and `TextToText`, with the whole generation loop in the model. They take token
         ids, and the tokenizer's files are saved next to the model. "onnx" and "openvino" also
         contain the tokenizer as a model, if that is exact.
-        `kbert.export.load_exported(directory).predict(texts)` runs them. Each export is compared
-        with TensorFlow before it is kept; see docs/serving.md for its content.
+        `kbert.export.load_exported(directory).predict(texts)` runs them. Exports to another
+        runtime are compared with TensorFlow before they are kept; see docs/serving.md for their
+        content.
 
         Raises if weights or answers contain NaN or infinity; nothing is written then. On another
         backend, a process with TensorFlow exports a copy of the task.

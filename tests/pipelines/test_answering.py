@@ -131,6 +131,13 @@ def test_vectors(run, tasks, tmp_path, capsys):
         run("embed", tmp_path / "d.npy", "--prompt=document")
 
 
+def test_vectors_of_a_pretrained_encoder(run, tasks, presets, tmp_path):
+    found = lines(run("embed", tmp_path / "a.jsonl", preset=presets["fill_mask"]))
+    whole = tasks["fill_mask"]
+    expected = TextEmbedder(whole.encoder, whole.tokenizer).predict(TEXTS)
+    np.testing.assert_allclose([answer["vector"] for answer in found], expected, atol=1e-6)
+
+
 def test_vectors_of_chosen_layers(run, tasks, presets, tmp_path):
     task, chosen = tasks["embed"], ("--layers=0,1", "--pooling=max")
     found = np.load(run("embed", tmp_path / "a.npy", *chosen))

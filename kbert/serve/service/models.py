@@ -239,7 +239,8 @@ class Models:
                 why = "; ".join(model.failed.values()) or f"Received: {model.folder}"
                 raise ValueError(
                     f"The folder of {model.name!r} must hold a SavedModel or an export to another "
-                    f"runtime, or version folders 1, 2, … of which one loads. {why}"
+                    f"runtime (kbert-export writes both), or version folders 1, 2, … of which one "
+                    f"loads. {why}"
                 )
 
     async def watch(self) -> None:

@@ -200,7 +200,7 @@ def test_memory_freed_between_blocks_in_use_goes_back_to_the_system(folder, monk
         (lambda folder: None, r"The folder cannot be read \(.*none"),
         (
             lambda folder: folder.mkdir(),
-            "must hold a SavedModel or an export to another runtime, or version folders .*none",
+            "must hold a SavedModel or an export to another runtime .*, or version folders .*none",
         ),
         (
             lambda folder: [
