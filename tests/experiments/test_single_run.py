@@ -56,7 +56,7 @@ def test_it_learns_measures_and_is_not_made_again(preset, mail, tmp_path, monkey
     other = Experiment("classify", preset=preset, train=mail, dev_share=0.5, test=mail)
     with pytest.raises(ValueError, match=r"another run.*data.train was '48 rows.*, is '32 rows"):
         run(other, tmp_path, verbose=0, **SETTINGS)
-    with pytest.raises(ValueError, match=r"holds another run"):  # it is at its end
+    with pytest.raises(ValueError, match=r"is finished"):  # it is at its end
         run(experiment, tmp_path, verbose=0, **SETTINGS, seed=1, resume="changed")
 
     moved = tmp_path / "moved"
