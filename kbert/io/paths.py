@@ -124,6 +124,16 @@ class RemotePath(os.PathLike):
         """The folder that contains the path."""
         return RemotePath(self._path.rpartition("/")[0])
 
+    @property
+    def parents(self) -> list[RemotePath]:
+        """The folders that contain the path, the nearest first; the bucket is the last."""
+        scheme, _, path = self._path.partition("://")
+        names = path.split("/")
+        return [
+            RemotePath(f"{scheme}://{'/'.join(names[:count])}")
+            for count in range(len(names) - 1, 0, -1)
+        ]
+
     def with_suffix(self, suffix: str) -> RemotePath:
         """Returns the path with another suffix."""
         return self.parent / (self.stem + suffix)

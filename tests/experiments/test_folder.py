@@ -58,6 +58,17 @@ def test_a_model_that_is_read_is_not_written(tmp_path, name):
     folder.begin({name: str(tmp_path / "preset")})
 
 
+def test_models_in_buckets_are_not_overwritten_either(tmp_path):
+    folder = RunFolder("gs://bucket/run")
+    for model in ("gs://bucket/run/preset", "gs://bucket/run/preset/members/0"):
+        with pytest.raises(
+            ValueError, match=r"written to gs://bucket/run/preset: .*the teacher gs"
+        ):
+            folder.check_sources({"preset": "gs://bucket/preset", "teacher": model})
+    folder.check_sources({"preset": "gs://bucket/preset", "teacher": "bert-tiny"})
+    RunFolder(tmp_path).check_sources({"preset": "gs://bucket/run/preset"})
+
+
 def test_settings_by_the_names_of_the_version_before(tmp_path):
     folder = RunFolder(tmp_path)
     folder.begin({"task": "squad", "settings": {"stride": 64, "pooling": None}})
