@@ -23,6 +23,7 @@ from kbert.training.run.record import (
     SAME,
     Resume,
     check_settings,
+    differences,
     weights_checksum,
     write_settings,
 )
@@ -82,16 +83,15 @@ class RunFolder:
         if path.exists() and self._has_something():
             missing_checksums = [name for name in CHECKSUMS if identity.get(name) is None]
             unchecked = (*PLACES, *missing_checksums)
-            if resume == SAME or self.result() is None:
-                check_settings(path, identity, unchecked=unchecked, resume=resume)
-                return
-            try:
-                check_settings(path, identity, unchecked=unchecked)
-            except ValueError:
-                raise ValueError(
-                    "The run is finished, so its settings cannot change: choose another folder. "
-                    f"Received: resume={resume!r} for {self.path}"
-                ) from None
+            if resume != SAME and self.result() is not None:
+                saved = json.loads(path.read_text(encoding="utf-8"))
+                if changes := differences(saved, json.loads(json.dumps(identity)), unchecked):
+                    listed = "; ".join(f"{name} {change}" for name, change in changes.items())
+                    raise ValueError(
+                        f"The run in {self.path} is finished, so its settings cannot change: "
+                        f"choose another folder. Received: {listed}"
+                    )
+            check_settings(path, identity, unchecked=unchecked, resume=resume)
         else:
             write_settings(path, identity)
 

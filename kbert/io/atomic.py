@@ -99,8 +99,11 @@ def last_files_last() -> Iterator[None]:
     """Gives the last files of each `write_together` in the block their names when it ends.
 
     Whatever else the block writes belongs to them too: if the block fails or the process dies, the
-    last files are missing, and readers refuse the folder.
+    last files are missing, and readers refuse the folder. A block inside another is part of it.
     """
+    if _held_back.get() is not None:
+        yield
+        return
     held: dict[str, str] = {}
     token = _held_back.set(held)
     try:

@@ -42,7 +42,7 @@ def test_one_folder_is_one_run(tmp_path):
     with pytest.raises(ValueError, match=r"holds another run.*settings.seed was 0, is 1$"):
         folder.begin({"task": "sst2", "settings": {"seed": 1, "freeze": ("a",)}})
     with pytest.raises(
-        ValueError, match=r"is finished.*another folder. Received: resume=\['seed'\]"
+        ValueError, match=r"is finished.*another folder. Received: settings.seed was 0, is 1$"
     ):
         folder.begin({"task": "sst2", "settings": {"seed": 1, "freeze": ("a",)}}, ["seed"])
     folder.begin({"task": "sst2", "settings": {"seed": 0, "freeze": ("a",)}}, ["seed"])

@@ -55,6 +55,10 @@ def test_what_else_belongs_to_a_folder_is_written_before_its_last_file(tmp_path)
     assert os.listdir(tmp_path) == ["weights"]
     write("newer")
     assert sorted(os.listdir(tmp_path)) == ["config", "weights"]
+    with atomic.last_files_last():
+        write("newest")
+        assert os.listdir(tmp_path).count("config") == 0  # a block inside another is part of it
+    assert (tmp_path / "config").read_text() == "newest"
     atomic.write_together({tmp_path / "a": b"", tmp_path / "b": b""})
     assert (tmp_path / "b").exists()
 
