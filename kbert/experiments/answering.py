@@ -9,7 +9,7 @@ from kbert.experiments.answer_file import model_checksum
 from kbert.export import load_exported
 from kbert.export.folder import DESCRIPTION_FILE
 from kbert.io.paths import exists
-from kbert.tasks import EncoderTask, FineTuningTask, Task, TextEmbedder
+from kbert.tasks import EncoderTask, FineTuningTask, Task
 from kbert.tasks.loading import WrongTaskError
 
 
@@ -50,7 +50,7 @@ def answering_task(
         if error.found is None:
             raise
         task, found = None, error.found
-        if issubclass(task_class, TextEmbedder) and _is_pretrained(found):
+        if task_class.file_answers.pretrained and _is_pretrained(found):
             task = task_class.from_preset(folder, new_head=True, **settings)
             found = type(task)
     if not _fits(program, found):

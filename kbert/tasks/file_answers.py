@@ -23,6 +23,8 @@ class FileAnswers:
 
     # The program that predicts files with the task; None = no program.
     program: ClassVar[str | None] = None
+    # Whether a pretrained model, whose head is another, answers too: no trained head is needed.
+    pretrained: ClassVar[bool] = False
     # The settings of predictions, which are flags of the program.
     options: ClassVar[type[Options]] = NoAnswerOptions
     # Records that are answered before they are written: the most that is lost if killed.

@@ -64,6 +64,7 @@ class VectorAnswers(TableAnswers):
     """Files with embeddings of texts, or similarities of pairs."""
 
     program = "kbert-embed"
+    pretrained = True
     options = EmbeddingOptions
 
     def answer(
