@@ -166,7 +166,7 @@ class DistilledText(MaskedText):
         if self.has_heads:
             super().save(task, folder)
             return
-        with atomic.last_files_last():
+        with atomic.together():
             task.encoder.save_to_preset(folder)
             task.tokenizer.save(Path(folder))
 

@@ -100,7 +100,7 @@ def _prune(options: flags.FlagValues) -> None:
     sizes_after = _measured(model, table, options)
     for name, value in sizes_before.items():
         print(f"{name:20}{value} -> {sizes_after[name]}")
-    with atomic.last_files_last():
+    with atomic.together():
         model.save_to_preset(target)
         if tokenizer is not None and not isinstance(model, kbert.tasks.Task):
             tokenizer.save(target)

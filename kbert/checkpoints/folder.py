@@ -13,6 +13,7 @@ from kbert.checkpoints.sizes import check_size
 from kbert.configs.base import Config
 from kbert.core import late
 from kbert.core.types import Arrays, PathLike
+from kbert.io import atomic
 from kbert.io.arrays import check_finite
 from kbert.io.paths import Path
 
@@ -127,4 +128,5 @@ def write_checkpoint(
         del given_options[name]
     check_finite(arrays, os.fspath(folder))
     late.load(_SORT, "kbert").refuse_several_or_export(Path(folder))
-    format_.write_folder(folder, config, arrays, **given_options)
+    with atomic.together():
+        format_.write_folder(folder, config, arrays, **given_options)

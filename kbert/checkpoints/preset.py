@@ -235,12 +235,12 @@ def write_several(folder: PathLike, file: str, models: Mapping[str, Any], **cont
     folder = Path(folder)
     refuse_model(folder)
     refuse_several_or_export(folder, but=file)
-    record = folder / file
-    record.unlink(missing_ok=True)  # until all models are written
-    for name, model in models.items():
-        model.save_to_preset(folder / name)
     content = {"format_version": FORMAT_VERSION, "members": list(models), **content}
-    atomic.write(record, (json.dumps(content, indent=2) + "\n").encode())
+    text = json.dumps(content, indent=2) + "\n"
+    with atomic.together():
+        for name, model in models.items():
+            model.save_to_preset(folder / name)
+        atomic.write_together({folder / file: text.encode()})
 
 
 def _refuse_others(folder: Path) -> None:

@@ -7,6 +7,7 @@ systems of TensorFlow, such as `hdfs://`, show a file while it grows.
 
 import contextlib
 import contextvars
+import dataclasses
 import errno
 import fcntl
 import io
@@ -23,10 +24,24 @@ from kbert.io.paths import Path, cache_folder, is_remote
 
 _MARK = ".writing-"
 _LOCK = ".lock"
-# Names of the files that a block of `last_files_last` holds back -> temporary names.
-_held_back: contextvars.ContextVar[dict[str, str] | None] = contextvars.ContextVar(
-    "held_back", default=None
-)
+
+
+@dataclasses.dataclass
+class _Block:
+    """What a block of `together` has done so far.
+
+    Attributes:
+        files: path -> temporary name of its new content.
+        last: paths of the files that readers look for first.
+        obsolete: paths of old files that go.
+    """
+
+    files: dict[str, str] = dataclasses.field(default_factory=dict)
+    last: list[str] = dataclasses.field(default_factory=list)
+    obsolete: set[str] = dataclasses.field(default_factory=set)
+
+
+_block: contextvars.ContextVar[_Block | None] = contextvars.ContextVar("block", default=None)
 _TAKEN = (errno.EWOULDBLOCK, errno.EACCES)  # errors for a lock that another process holds
 
 
@@ -53,16 +68,23 @@ def write(path: str | os.PathLike, *parts: bytes | memoryview) -> None:
 def writing(path: str | os.PathLike) -> Iterator[BinaryIO]:
     """Opens a file for writing bytes; it gets its name when the block ends without an error.
 
-    After an error, no part of it remains, and a former file of that name stays.
+    After an error, no part of it remains, and a former file of that name stays. In a block of
+    `together` the file gets its name when that block ends.
     """
     path = os.fspath(path)
     temporary = temporary_name(path)
     try:
         with naming(path), Path(temporary).open("wb") as file:
             yield file
-        publish(temporary, path)
-    finally:
-        remove(temporary)
+            sync(file)
+        if (block := _block.get()) is not None:
+            block.files[path] = temporary
+            return
+        with naming(path):
+            Path(temporary).replace(path)
+    except BaseException:
+        _unlink(temporary)
+        raise
 
 
 def write_together(
@@ -70,56 +92,57 @@ def write_together(
 ) -> None:
     """Writes files that belong together, so that old and new ones are never mixed.
 
-    Whenever the process dies, there are the old files, the new ones, or (between the renames) no
-    last file. So the last file must be the one that readers look for first.
-
     Args:
-        contents: path -> bytes, in the order in which the files get their names.
-        obsolete: old files, which are removed before the new ones get their names.
+        contents: path -> bytes. The last file must be the one that readers look for first.
+        obsolete: old files, which are removed.
     """
-    paths = {os.fspath(path): temporary_name(os.fspath(path)) for path in contents}
-    last, held = [*paths][-1], _held_back.get()
-    try:
-        for (path, temporary), content in zip(paths.items(), contents.values(), strict=True):
-            with naming(path), Path(temporary).open("wb") as file:
-                file.write(content)
-                sync(file)
-        for path in (last, *obsolete):
+    with together() as last:
+        for path in obsolete:
             remove(path)
-        if held is not None:
-            held[last] = paths.pop(last)
-        _rename(paths)
-    finally:
-        for temporary in paths.values():
-            remove(temporary)
+        for path, content in contents.items():
+            write(path, content)
+        last.append(os.fspath(path))
 
 
 @contextlib.contextmanager
-def last_files_last() -> Iterator[None]:
-    """Gives the last files of each `write_together` in the block their names when it ends.
+def together() -> Iterator[list[str]]:
+    """Writes and removes files, by the functions of this module, all when the block ends.
 
-    Whatever else the block writes belongs to them too: if the block fails or the process dies, the
-    last files are missing, and readers refuse the folder. A block inside another is part of it.
+    If the block fails, as on a full disk, the old files stay as they were. Whenever the process
+    dies, there are the old files, the new ones, or (between the renames) no last file, and readers
+    refuse the folder. A block inside another is part of it.
+
+    Yields:
+        Paths of the files that readers look for first, to be appended to: they get their names
+        last, in this order.
     """
-    if _held_back.get() is not None:
-        yield
+    if (outer := _block.get()) is not None:
+        yield outer.last
         return
-    held: dict[str, str] = {}
-    token = _held_back.set(held)
+    block = _Block()
+    token = _block.set(block)
     try:
-        yield
-        _rename(held)
+        yield block.last
+        last = [path for path in block.last if path in block.files]
+        for path in (*reversed(last), *(block.obsolete - block.files.keys())):
+            _unlink(path)
+        for path in (*[path for path in block.files if path not in last], *last):
+            with naming(path):
+                Path(block.files[path]).replace(path)
+            del block.files[path]
     finally:
-        _held_back.reset(token)
-        for temporary in held.values():
-            remove(temporary)
+        _block.reset(token)
+        for temporary in block.files.values():
+            _unlink(temporary)
 
 
-def _rename(paths: Mapping[str, str]) -> None:
-    """Gives temporary files their names; `paths` maps names to temporary names."""
-    for path, temporary in paths.items():
-        with naming(path):
-            Path(temporary).replace(path)
+def newest(path: str | os.PathLike) -> Path:
+    """Returns where the content of a file is that the current block of `together` wrote, or `path`.
+
+    A file that the block has removed is still there.
+    """
+    block = _block.get()
+    return Path(path if block is None else block.files.get(os.fspath(path), path))
 
 
 def publish(temporary: str, path: str) -> None:
@@ -139,7 +162,17 @@ def sync(file: IO[Any]) -> None:
 
 
 def remove(path: str | os.PathLike) -> None:
-    """Removes a file, if it exists."""
+    """Removes a file, if it exists; in a block of `together`, when the block ends."""
+    if (block := _block.get()) is None:
+        _unlink(path)
+        return
+    path = os.fspath(path)
+    block.obsolete.add(path)
+    if temporary := block.files.pop(path, None):
+        _unlink(temporary)
+
+
+def _unlink(path: str | os.PathLike) -> None:
     Path(path).unlink(missing_ok=True)
 
 

@@ -373,7 +373,7 @@ class Task(TrainStep, keras.Model):
         labels, arrays = record.pop("labels", None), get_parts(parts)
         check_finite(arrays, os.fspath(path))
         self.check_answers(os.fspath(path))
-        with atomic.last_files_last():
+        with atomic.together():
             write_checkpoint(
                 path,
                 self.model.config,

@@ -289,17 +289,19 @@ class Tokenizer(Serializable):
         """
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        for name in _FILES - {*self._file_names}:
-            if not self._may_stay(folder / name):
-                atomic.remove(folder / name)
-        self._save_model(folder)
-        super().save(folder)
+        with atomic.together():
+            for name in _FILES - {*self._file_names}:
+                if not self._may_stay(folder / name):
+                    atomic.remove(folder / name)
+            self._save_model(folder)
+            super().save(folder)
 
     def _may_stay(self, path: Path) -> bool:
         """Whether `save` leaves a file: a tokenizer.json of KerasHub, or of this tokenizer."""
-        if path.name != "tokenizer.json" or not path.is_file():
+        file = atomic.newest(path)
+        if path.name != "tokenizer.json" or not file.is_file():
             return False
-        content, make_json = path.read_bytes(), getattr(self, "tokenizer_json", None)
+        content, make_json = file.read_bytes(), getattr(self, "tokenizer_json", None)
         return b'"model"' not in content or (make_json is not None and content == make_json())
 
     def _config_file(self) -> dict[str, Any]:

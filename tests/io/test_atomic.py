@@ -38,29 +38,53 @@ def test_files_that_belong_together_change_together(tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["config", "weights"]
 
 
-def test_what_else_belongs_to_a_folder_is_written_before_its_last_file(tmp_path):
+def test_files_of_a_block_change_together(tmp_path, monkeypatch):
+    weights, config, words = (tmp_path / name for name in ("weights", "config", "words"))
+
+    def contents() -> dict[str, str]:
+        return {path.name: path.read_text() for path in tmp_path.iterdir() if path.is_file()}
+
     def write(name: str, fails: bool = False) -> None:
-        with atomic.last_files_last():
-            paths = tmp_path / "weights", tmp_path / "config"
-            atomic.write_together({path: name.encode() for path in paths})
-            assert (tmp_path / "weights").read_text() == name
-            assert not (tmp_path / "config").exists()
+        with atomic.together():
+            atomic.write_together({path: name.encode() for path in (weights, config)})
             if fails:
                 raise OSError("the disk is full")
+            atomic.write(words, name.encode())
 
     write("old")
-    assert (tmp_path / "config").read_text() == "old"
+    old = dict.fromkeys(("weights", "config", "words"), "old")
+    assert contents() == old
     with pytest.raises(OSError, match="the disk is full"):
         write("new", fails=True)
-    assert os.listdir(tmp_path) == ["weights"]
-    write("newer")
-    assert sorted(os.listdir(tmp_path)) == ["config", "weights"]
-    with atomic.last_files_last():
-        write("newest")
-        assert os.listdir(tmp_path).count("config") == 0  # a block inside another is part of it
-    assert (tmp_path / "config").read_text() == "newest"
-    atomic.write_together({tmp_path / "a": b"", tmp_path / "b": b""})
-    assert (tmp_path / "b").exists()
+    assert contents() == old  # no temporary file either
+    with atomic.together():
+        write("new")
+        assert {name: text for name, text in contents().items() if name in old} == old
+        assert atomic.newest(words).read_text() == "new"
+        assert atomic.newest(tmp_path / "other") == tmp_path / "other"
+        atomic.remove(words)
+        assert words.read_text() == "old"
+    assert contents() == {"weights": "new", "config": "new"}
+
+    # A process that dies between two renames leaves no config.
+    write("old")
+    names = []
+
+    replace = os.replace
+
+    def rename(source, target):
+        names.append(os.path.basename(target))
+        if len(names) == 3:
+            raise KeyboardInterrupt
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", rename)
+    with pytest.raises(KeyboardInterrupt):
+        write("new")
+    assert names == ["weights", "words", "config"]
+    assert not config.exists()
+    write("newest")
+    assert set(contents().values()) == {"newest"}
 
 
 def test_leftovers_of_a_killed_process_are_removed(tmp_path):

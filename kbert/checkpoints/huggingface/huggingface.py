@@ -192,8 +192,8 @@ def write_longest_row(folder: PathLike, task: Mapping[str, Any]) -> None:
     if task.get("kind") not in ON_ROWS or longest is None:
         return
     path = Path(folder) / sentence_transformers.TOKENIZER_FILE
-    text = json.dumps({**read_json(path), "model_max_length": longest}, indent=2) + "\n"
-    atomic.write(path, text.encode())
+    content = {**read_json(atomic.newest(path)), "model_max_length": longest}
+    atomic.write(path, (json.dumps(content, indent=2) + "\n").encode())
 
 
 def import_model(content: Mapping[str, Any], arrays: Arrays, source: str) -> Checkpoint:

@@ -336,7 +336,7 @@ class Elmo(KerasModel, keras.Model):
         arrays = get_arrays(self, "elmo")
         check_finite(arrays, os.fspath(path))
         inference.check_sample(self.sample_outputs, os.fspath(path))
-        with atomic.last_files_last():
+        with atomic.together():
             write_checkpoint(path, self.config, arrays, format)
             if self.tokenizer is not None and format == "kbert":
                 self.tokenizer.save(path)
