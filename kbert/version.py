@@ -1,3 +1,3 @@
 """The version, read by setup.py too."""
 
-__version__ = "1.0.0"
+__version__ = "1.1.0.dev0"

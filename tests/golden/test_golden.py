@@ -5,11 +5,13 @@ is named after; nothing here is made by the present one. What a test writes to i
 """
 
 import fnmatch
+import functools
 import importlib
 import json
 import os
 import shutil
 import sys
+import tempfile
 import warnings
 from pathlib import Path
 
@@ -26,16 +28,43 @@ from kbert.distillation import Distiller, HiddenStates, SoftTargets
 pytestmark = pytest.mark.tensorflow
 
 GOLDEN = Path(__file__).parent
-FIRST, SECOND = VERSIONS = ("v0.1.0", "v0.2.0")
+FIRST, SECOND, LAST = VERSIONS = ("v0.1.0", "v0.2.0", "v1.0.0")
 LOADERS = {"Task": kbert.tasks.Task, "Translator": kbert.tasks.Translator, "Elmo": kbert.Elmo}
-SECOND_IS_ENOUGH = [pytest.param(FIRST, marks=pytest.mark.slow), SECOND]
+LATER = VERSIONS[1:]
 # What a test of an export needs besides TensorFlow.
 PACKAGES = {"savedmodel": (), "onnx": ("onnxruntime",), "openvino": ("openvino",),
             "litert": ("ai_edge_litert",)}  # fmt: skip
 
 
+@functools.cache
+def files_of(version):
+    """A folder with all files of a version; 1.0.0 wrote most as 0.2.0 did."""
+    if version != LAST:
+        return GOLDEN / version
+    folder = Path(tempfile.mkdtemp(), version)
+    for one in (SECOND, LAST):
+        shutil.copytree(GOLDEN / one, folder, dirs_exist_ok=True)
+    return folder
+
+
 def read(version, name):
-    return json.loads((GOLDEN / version / name).read_text(encoding="utf-8"))
+    return json.loads((files_of(version) / name).read_text(encoding="utf-8"))
+
+
+def last_of(*versions):
+    """Versions for a test, of which all but the last are slow."""
+    *before, last = versions
+    return [*(pytest.param(version, marks=pytest.mark.slow) for version in before), last]
+
+
+def is_new(version, entry, name):
+    """Whether a version wrote files of an entry otherwise than the version before."""
+    if version != LAST:
+        return True
+    place = next((entry[key] for key in ("folder", "path", "output") if key in entry), name)
+    starts = tuple(f"{folder}{place}{end}" for folder in ("", "presets/") for end in "/.")
+    files = (path.relative_to(GOLDEN / version) for path in (GOLDEN / version).rglob("*"))
+    return any(str(path).startswith(starts) for path in files)
 
 
 def read_lines(path):
@@ -92,8 +121,8 @@ def read_answers(version):
     return [{**about, "answers": lines}]
 
 
-def each(reader, *fast):
-    """(version, entry) of a file in all versions, by names; those that are not `fast` are slow.
+def each(reader, *fast, versions=VERSIONS):
+    """(version, entry) of a file in `versions`, by names; those that are not `fast` are slow.
 
     Args:
         reader: version -> entries by name, or in a list, of which each has a folder, path or
@@ -101,11 +130,15 @@ def each(reader, *fast):
         *fast: patterns of "version/name", of those that are in the default set; none = all.
     """
     found = {}
-    for version in VERSIONS:
+    for version in versions:
         entries = reader(version)
         if isinstance(entries, list):
             entries = {name_of(entry): entry for entry in entries}
-        found |= {f"{version}/{name}": (version, entry) for name, entry in entries.items()}
+        found |= {
+            f"{version}/{name}": (version, entry)
+            for name, entry in entries.items()
+            if is_new(version, entry, name)
+        }
     in_default = {name for x in fast or ["*"] for name in matching(found, x)}
     return [
         pytest.param(*entry, id=name, marks=[] if name in in_default else pytest.mark.slow)
@@ -182,7 +215,7 @@ def version():
 
 @pytest.fixture
 def root(version):
-    return GOLDEN / version
+    return files_of(version)
 
 
 @pytest.fixture
@@ -249,6 +282,7 @@ FAST_PRESETS = [
         and name not in {"classifier_of_several_labels", "pretraining_llama", "without_masks"}
         and name not in {"pruned_heads", "pruned_vocabulary"}
     ),
+    f"{LAST}/*",
 ]
 
 
@@ -317,7 +351,7 @@ def test_each_adapter_of_a_preset_can_run(root):
         assert_same(task.predict(texts), answers, name)
 
 
-@pytest.mark.parametrize(("version", "expected"), each(batches, f"{SECOND}/*"))
+@pytest.mark.parametrize(("version", "expected"), each(batches, f"{LAST}/*"))
 def test_shards_give_the_batches_of_before(root, expected):
     shards = root / expected["folder"]
     make = getattr(kbert.data, expected["function"])
@@ -339,7 +373,7 @@ def test_a_corpus_is_not_prepared_again(folder):
 
 
 @pytest.mark.usefixtures("eagerly")
-@pytest.mark.parametrize(("version", "expected"), each(of_file("pretrain.json"), f"{SECOND}/gpt"))
+@pytest.mark.parametrize(("version", "expected"), each(of_file("pretrain.json"), f"{LAST}/gpt"))
 def test_a_pretraining_resumes_to_the_losses_of_before(expected, folder, call, unchanged):
     run = Path(expected["folder"])
     assert len(read_lines(run / "steps.jsonl")) == 5
@@ -348,7 +382,7 @@ def test_a_pretraining_resumes_to_the_losses_of_before(expected, folder, call, u
         assert_same(read_lines(run / f"{name}.jsonl"), expected[name], name)
 
 
-FAST_FITS = [f"{FIRST}/classifier", f"{SECOND}/two_adapters"]
+FAST_FITS = [f"{FIRST}/classifier", f"{LAST}/two_adapters"]
 
 
 @pytest.mark.usefixtures("eagerly")
@@ -374,8 +408,9 @@ def test_a_fine_tuning_resumes_to_the_losses_of_before(expected, folder, unchang
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("eagerly")
-def test_two_tasks_with_adapters_resume_to_the_losses_of_before(folder, unchanged):
-    expected = read(SECOND, "multi_task.json")
+@pytest.mark.parametrize("version", LATER)
+def test_two_tasks_with_adapters_resume_to_the_losses_of_before(version, folder, unchanged):
+    expected = read(version, "multi_task.json")
     encoder = kbert.Encoder.from_preset("presets/encoder")
     tokenizer = kbert.load_tokenizer("presets/encoder")
     multi = kbert.tasks.MultiTask({
@@ -391,7 +426,7 @@ def test_two_tasks_with_adapters_resume_to_the_losses_of_before(folder, unchange
 
 
 @pytest.mark.usefixtures("eagerly")
-@pytest.mark.parametrize(("version", "expected"), each(read_finetune, f"{SECOND}/movement"))
+@pytest.mark.parametrize(("version", "expected"), each(read_finetune, f"{LAST}/movement"))
 def test_a_run_on_a_table_resumes_to_the_results_of_before(expected, folder, call, unchanged):
     run = Path(expected["folder"])
     call(expected["program"], *expected["flags"])
@@ -402,7 +437,7 @@ def test_a_run_on_a_table_resumes_to_the_results_of_before(expected, folder, cal
 
 
 @pytest.mark.usefixtures("eagerly")
-@pytest.mark.parametrize("version", SECOND_IS_ENOUGH)
+@pytest.mark.parametrize("version", last_of(FIRST, SECOND))
 def test_a_student_learns_from_the_outputs_that_are_kept(version, folder, unchanged):
     expected = read(version, "teacher.json")
     kept = contents("teacher")
@@ -471,7 +506,7 @@ def test_a_program_answers_the_rest(expected, folder, call):
     assert_same(answers, expected["answers"][1:])
 
 
-@pytest.mark.parametrize("version", SECOND_IS_ENOUGH)
+@pytest.mark.parametrize("version", last_of(*VERSIONS))
 def test_kbert_augment_writes_the_rest(version, folder, call):
     expected = read(version, "augmented.json")
     before = {path: path.stat().st_mtime_ns for path in Path("augmented").glob("*.jsonl")}
@@ -490,7 +525,7 @@ def test_an_index_finds_as_before(root):
 
 
 @pytest.mark.parametrize(
-    "expected", [pytest.param(x, id=name_of(x)) for x in read(SECOND, "exports.json")]
+    ("version", "expected"), each(of_file("exports.json"), f"{LAST}/*", versions=LATER)
 )
 def test_an_export_answers_as_before(root, expected, tmp_path):
     for package in PACKAGES[expected["format"]]:

@@ -6,8 +6,9 @@ To add the files of a version, check it out and run this file with it:
 
   PYTHONPATH=CHECKOUT python tests/golden/write.py /tmp/golden && cp -r /tmp/golden tests/golden/vX
 
-This file writes those of 0.2.0. Those of 0.1.0 were written by it as it stood in f5ddad7, the
-commit that added them.
+This file writes those of 0.2.0 and 1.0.0. Those of 0.1.0 were written by it as it stood in f5ddad7,
+the commit that added them. 1.0.0 wrote most files to the same bytes as 0.2.0, and these are not
+stored twice: `test_golden.py` lays its files over those of 0.2.0.
 
 Paths within are relative to the folder, which the programs are started in. Only the plan of a
 corpus names its source by the whole path, so OUTPUT is one that tells nothing: /tmp/golden.
