@@ -142,6 +142,10 @@ _FORMS: Mapping[str, Mapping[str, Form]] = {
                 )
             ),
         ),
+        "added_pieces": (
+            "a list of tokens",
+            lambda x: isinstance(x, list) and all(isinstance(token, str) for token in x),
+        ),
         "tokenizer_class": ("a name, or null", lambda x: x is None or isinstance(x, str)),
     },
     "special_tokens_map.json": _NAMED,

@@ -8,7 +8,7 @@ import kbert
 from kbert.io.json_file import read_json
 from kbert.io.paths import MAX_SETTINGS_BYTES
 from kbert.tasks.fine_tuning.labels import Labels, thresholds_of
-from kbert.tokenizers import folder
+from kbert.tokenizers import SPECIAL_TOKENS, WordPieceTokenizer, folder
 from kbert.tokenizers.bpe.byte_alphabet import CHARACTERS
 from kbert.tokenizers.lines import read_lines
 from kbert.tokenizers.token_segments import check_added_tokens
@@ -86,6 +86,15 @@ def test_added_tokens_of_a_folder(tmp_path, monkeypatch, special):
     tokenizer = kbert.load_tokenizer(tmp_path)
     assert len(tokenizer.vocabulary) == len(pieces) + SIZE
     assert Counted.count < 3 * MOST
+
+
+def test_added_tokens_of_a_wordpiece():
+    names = [Counted(f"<{i}>") for i in range(SIZE)]
+    chosen = dict.fromkeys(("normalized_tokens", "single_word_tokens", "added_pieces"), names)
+    tokenizer = WordPieceTokenizer([*SPECIAL_TOKENS, *names], added_tokens=names, **chosen)
+    entries = json.loads(tokenizer.tokenizer_json())["added_tokens"]
+    assert all(entry["normalized"] and entry["single_word"] for entry in entries)
+    assert Counted.count < 2 * MOST
 
 
 @pytest.mark.parametrize(

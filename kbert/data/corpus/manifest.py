@@ -31,6 +31,7 @@ _OMITTED_OPTIONS = (
     "added_tokens",
     "normalized_tokens",
     "single_word_tokens",
+    "added_pieces",
     "max_word_characters",
 )
 

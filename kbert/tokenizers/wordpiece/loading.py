@@ -13,6 +13,7 @@ from kbert.tokenizers.wordpiece.vocab_txt import (
     read_vocabulary,
     special_tokens,
 )
+from kbert.tokenizers.wordpiece.without_tensorflow import WordSpacing
 
 # Hugging Face's classes that split words as BERT's does; `_SEGMENTERS` use other programs.
 _AS_BERT = frozenset(
@@ -67,7 +68,10 @@ def load_wordpiece(folder: TokenizerFolder, **options: Any) -> WordPieceTokenize
             "lowercase=%s",
             folder.path, settings["lowercase"],
         )  # fmt: skip
+    model_pieces = {*((folder.full.get("model") or {}).get("vocab") or vocabulary)}
     vocabulary, added = _with_added_tokens(folder, vocabulary)
+    if "special_tokens_in_text" not in folder.config:  # kbert saves all settings
+        added |= _added_pieces(added.get("added_tokens", []), model_pieces)
     tokenizer = WordPieceTokenizer(vocabulary, **(settings | added | options))
     folder.check_rows(tokenizer, own_template=_has_own_pipeline(folder))
     return tokenizer
@@ -130,8 +134,7 @@ def _with_added_tokens(
     """Returns the vocabulary with the folder's added tokens, and the arguments that name them.
 
     The arguments are `added_tokens`, `normalized_tokens` and `single_word_tokens` of
-    `WordPieceTokenizer`, without empty ones. Raises ValueError if ids have gaps, or a word piece
-    is also a single-word token.
+    `WordPieceTokenizer`, without empty ones. Raises ValueError if ids have gaps.
     """
     roles, ids = special_tokens(vocabulary), {token: i for i, token in enumerate(vocabulary)}
     pieces = list(vocabulary)
@@ -155,18 +158,28 @@ def _with_added_tokens(
         if entry.get("normalized", not entry.get("special", entry["content"] in specials))
     ]
     single = [entry["content"] for entry in added if entry.get("single_word")]
-    words = {*(folder.full.get("model") or {}).get("vocab", {})}
-    if conflicting := sorted(token for token in words.intersection(single) if token.isalnum()):
-        raise ValueError(
-            "A token that is found as a whole word (single_word) must not be a word piece too. "
-            f"Received: {conflicting[0]!r} as both in {folder.path / 'tokenizer.json'}"
-        )
     arguments = {
         "added_tokens": [*listed, *unlisted],
         "normalized_tokens": late,
         "single_word_tokens": single,
     }
     return pieces, {name: tokens for name, tokens in arguments.items() if tokens}
+
+
+def _added_pieces(added_tokens: list[str], model_pieces: set[str]) -> dict[str, Any]:
+    """Returns the argument `added_pieces`, without which there are none.
+
+    In Hugging Face's files an added token that the model's vocabulary has too is still a word
+    piece. Tokens such as "[unused1]" are left out: no word of a text equals them.
+
+    Args:
+        added_tokens: the added tokens.
+        model_pieces: vocabulary of the WordPiece model, which may lack added tokens.
+    """
+    spaced = WordSpacing(False, False, False)
+    bare = {token: token.removeprefix("##") for token in model_pieces.intersection(added_tokens)}
+    pieces = [token for token, word in bare.items() if spaced(word).split() == [word]]
+    return {"added_pieces": pieces} if pieces else {}
 
 
 def _check_words(folder: TokenizerFolder) -> None:
@@ -222,8 +235,8 @@ def _settings(folder: TokenizerFolder) -> dict[str, Any]:
     """Returns the arguments of `WordPieceTokenizer` that the files set: name -> value."""
     config, path = folder.config, folder.path / "tokenizer.json"
     settings = {name: config[key] for name, key in CONFIG_KEYS.items() if key in config}
-    if "special_tokens_in_text" in config:
-        settings["special_tokens_in_text"] = config["special_tokens_in_text"]
+    own = ("special_tokens_in_text", "added_pieces")  # of kbert only
+    settings |= {name: config[name] for name in own if name in config}
     model = folder.full.get("model") or {}
     check_forms(model, {"max_input_chars_per_word": _LENGTH}, path)
     if "max_input_chars_per_word" in model:

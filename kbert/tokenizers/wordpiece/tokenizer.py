@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence, Set
 from typing import Any
 
 import numpy as np
@@ -66,12 +66,14 @@ class WordPieceTokenizer(Tokenizer):
             default for a token that is not special.)
         single_word_tokens: added tokens that are recognised only if no letter, digit or underscore
             is next to them, such as AraBERT's "[رابط]". (`AddedToken(single_word=True)`.)
+        added_pieces: added tokens that are word pieces too. An uncased model with the added token
+            "paris", which is found only in this case, then still has the piece "paris" for "Paris".
         max_word_characters: maximum length of a word; longer words become the unknown token.
             Google's code has 200, Hugging Face's 100 (in its tokenizer.json).
 
     Differences from Google's code: characters that are missing from one side's Unicode tables
-    (Google's code uses those of the running Python). Difference from Hugging Face: when it loads
-    the vocab.txt saved here, a single-word token of letters only is also an ordinary token.
+    (Google's code uses those of the running Python). Difference from Hugging Face: for the files
+    saved here, it takes every added token for a word piece too, not only `added_pieces`.
 
     Example:
         >>> tokenizer = WordPieceTokenizer(
@@ -95,6 +97,7 @@ class WordPieceTokenizer(Tokenizer):
         added_tokens: Sequence[str] = (),
         normalized_tokens: Sequence[str] = (),
         single_word_tokens: Sequence[str] = (),
+        added_pieces: Sequence[str] = (),
         max_word_characters: int = MAX_WORD_CHARACTERS,
     ) -> None:
         if type(max_word_characters) is not int or max_word_characters < 1:
@@ -117,13 +120,11 @@ class WordPieceTokenizer(Tokenizer):
         self.special_tokens_in_text = special_tokens_in_text
         self.max_word_characters = max_word_characters
         added_set = set(added_tokens)
-        self.continuation = np.array(
-            [p.startswith("##") and p not in added_set for p in vocabulary]
-        )
         check_added_tokens(vocabulary, tokens, added_tokens, (), None)
         token_options = {
             "normalized_tokens": normalized_tokens,
             "single_word_tokens": single_word_tokens,
+            "added_pieces": added_pieces,
         }
         for name, chosen in token_options.items():
             if not_added := sorted(set(chosen) - added_set):
@@ -131,17 +132,21 @@ class WordPieceTokenizer(Tokenizer):
         self.added_tokens = sorted(added_set, key=self._id_of.__getitem__)
         self.normalized_tokens = sorted(set(normalized_tokens), key=self._id_of.__getitem__)
         self.single_word_tokens = sorted(set(single_word_tokens), key=self._id_of.__getitem__)
+        self.added_pieces = sorted(set(added_pieces), key=self._id_of.__getitem__)
+        # There may be tens of thousands of added tokens; a list would be searched for each.
+        self._normalized, self._single_words = set(normalized_tokens), set(single_word_tokens)
         early = added_set.difference(normalized_tokens).union(
             tokens if special_tokens_in_text else ()
         )
         self._in_given = self._segments(early)
-        self._in_normal = self._segments(self.normalized_tokens)
-        # Added tokens may contain what other tokens cannot, and kernels refuse an empty piece. The
-        # placeholder has punctuation inside, so that no word equals it.
-        placeholders = {*self.added_tokens, ""}
+        self._in_normal = self._segments(self._normalized)
+        # Most added tokens are no word pieces, and kernels refuse an empty piece. The placeholder
+        # has punctuation inside, so that no word equals it.
+        placeholders = {*added_set.difference(added_pieces), ""}
         self.model_pieces = [
             f"[added{i}]" if piece in placeholders else piece for i, piece in enumerate(vocabulary)
         ]
+        self.continuation = np.array([piece.startswith("##") for piece in self.model_pieces])
 
     @functools.cached_property
     def _kernel(self) -> WordPieceKernel:
@@ -168,14 +173,14 @@ class WordPieceTokenizer(Tokenizer):
         words = WordSpacing(bool(self.lowercase), bool(stripped), bool(self.split_chinese))
         return array_encoder(model, split, words)
 
-    def _segments(self, tokens: Collection[str]) -> TokenSegments | None:
+    def _segments(self, tokens: Set[str]) -> TokenSegments | None:
         """Returns an object that finds `tokens` in texts; None if there is nothing to find.
 
         Tokens in `normalized_tokens` are normalised, because they are found in normalised texts.
         """
         if not tokens:
             return None
-        late = [token for token in tokens if token in self.normalized_tokens]
+        late = [token for token in tokens if token in self._normalized]
         with tf.init_scope(), tf.device("CPU"):
             normal = self._normalize(tf.constant(late, tf.string)).numpy().tolist()
         normal_forms = dict(zip(late, map(bytes.decode, normal), strict=True))
@@ -187,7 +192,7 @@ class WordPieceTokenizer(Tokenizer):
             ids,
             None,
             SPACES if late else " ",
-            single_words={normal_forms.get(t, t) for t in self.single_word_tokens if t in tokens},
+            single_words={normal_forms.get(t, t) for t in self._single_words & tokens},
             # At this point Hugging Face's normaliser has already put spaces around them.
             alone=CHINESE if late and self.split_chinese else None,
         )
@@ -209,6 +214,7 @@ class WordPieceTokenizer(Tokenizer):
             "added_tokens": list(self.added_tokens),
             "normalized_tokens": list(self.normalized_tokens),
             "single_word_tokens": list(self.single_word_tokens),
+            "added_pieces": list(self.added_pieces),
         }
         if self.max_word_characters != MAX_WORD_CHARACTERS:
             younger["max_word_characters"] = self.max_word_characters
@@ -233,7 +239,7 @@ class WordPieceTokenizer(Tokenizer):
     def _added_entry(self, token: str) -> dict[str, Any]:
         """Returns the tokenizer.json entry of an added token, without its id."""
         return added_entry(
-            token, token in self.normalized_tokens, single_word=token in self.single_word_tokens
+            token, token in self._normalized, single_word=token in self._single_words
         )
 
     def tokenizer_json(self) -> bytes:

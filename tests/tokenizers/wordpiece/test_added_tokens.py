@@ -92,6 +92,7 @@ def test_settings_that_do_not_fit():
         ({"added_tokens": ["[MASK]"]}, r"special or added.*'\[MASK\]'"),
         ({"normalized_tokens": ["pen"]}, "`normalized_tokens` must be added tokens.*'pen'"),
         ({"single_word_tokens": ["pen"]}, "`single_word_tokens` must be added tokens.*'pen'"),
+        ({"added_pieces": ["pen"]}, "`added_pieces` must be added tokens.*'pen'"),
     ):
         with pytest.raises(ValueError, match=message):
             WordPieceTokenizer(VOCABULARY, **settings)
@@ -156,13 +157,56 @@ def test_words_of_their_own_are_found_as_there(tmp_path, normalized):
     any_texts()
 
 
-def test_a_word_of_its_own_that_is_a_piece_too_is_refused(tmp_path):
+PIECES_TOO = ["pen PEN Pens", "apen pen-pen PENS", "p\u00e9n [unused0] a", "cod CODS", "co##s ##s"]
+
+
+@pytest.mark.parametrize("is_old", [False, True])
+@pytest.mark.parametrize(
+    "added",
+    [
+        {"special_tokens": ["pen", "co", "##s", "[unused0]"]},
+        {"new_tokens": [AddedToken(x, single_word=True) for x in ("pen", "##s")]},
+        {"new_tokens": [AddedToken(x, normalized=False) for x in ("pen", "covid")]},
+    ],
+    ids=["special", "single words", "as written"],
+)
+def test_word_pieces_that_are_added_stay_word_pieces_as_there(tmp_path, added, is_old):
     save_vocabulary(VOCABULARY, tmp_path / "vocab.txt")
     tokenizer = BertTokenizerFast(str(tmp_path / "vocab.txt"))
-    tokenizer.add_tokens(AddedToken("pen", single_word=True))
-    tokenizer.save_pretrained(tmp_path / "theirs")
-    with pytest.raises(ValueError, match=r"not be a word piece too\. Received: 'pen' as both"):
-        load_tokenizer(tmp_path / "theirs")
+    tokenizer.add_tokens(added.get("new_tokens", []))
+    special = added.get("special_tokens", [])
+    tokenizer.add_special_tokens({"additional_special_tokens": special})
+    theirs = tmp_path / "theirs"
+    tokenizer.save_pretrained(theirs)
+    wanted = [tokenizer(text, add_special_tokens=False).input_ids for text in PIECES_TOO]
+    if is_old:
+        as_of_version_4(theirs)
+    ours = load_tokenizer(theirs)
+    assert "pen" in ours.added_pieces
+    assert not {"covid", "[unused0]"} & {*ours.added_pieces}
+    assert ours.encode(PIECES_TOO).to_list() == wanted
+    assert ours.encode_with_offsets(PIECES_TOO)["token_ids"].to_list() == wanted
+    assert ours.continuation[VOCABULARY.index("##s")]
+    ours.save(tmp_path / "ours")
+    again = load_tokenizer(tmp_path / "ours")
+    assert again.get_config() == ours.get_config()
+    assert again.encode(PIECES_TOO).to_list() == wanted
+
+
+def test_a_folder_of_ours_keeps_the_ids_that_its_model_was_trained_on(tmp_path):
+    ours = WordPieceTokenizer(VOCABULARY, added_tokens=["pen"])
+    ours.save(tmp_path)
+    assert "added_pieces" not in ours.get_config()
+    again = load_tokenizer(tmp_path)
+    assert again.get_config() == ours.get_config()
+    assert again.encode("pen Pen").numpy().tolist() == [6, 1]
+
+
+def test_added_pieces_of_another_form_are_refused(tmp_path):
+    save_vocabulary(VOCABULARY, tmp_path / "vocab.txt")
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"added_pieces": "pen"}))
+    with pytest.raises(ValueError, match=r"`added_pieces` must be a list of tokens.*'pen'"):
+        load_tokenizer(tmp_path)
 
 
 def test_a_token_of_marks_alone_is_in_no_normalised_text():
