@@ -350,7 +350,9 @@ class TokenizerFolder:
                 f"{self.path}: {reason}"
             )
 
-    def check_rows(self, tokenizer: Any, *, own_template: bool = False) -> None:
+    def check_rows(
+        self, tokenizer: Any, *, own_template: bool = False, lacks_template: bool = False
+    ) -> None:
         """Checks that the files describe the input sequences that kbert builds for an encoder.
 
         These are CLS A SEP and CLS A SEP B SEP, or XLNet's A SEP B SEP CLS, or mBART's with a
@@ -364,6 +366,7 @@ class TokenizerFolder:
                 belong to an encoder and is not checked.
             own_template: whether transformers uses the template of the tokenizer's class and
                 ignores the one in tokenizer.json.
+            lacks_template: whether that class puts no tokens around texts by itself.
 
         Raises:
             ValueError: the post-processor of tokenizer.json puts other tokens around texts, or
@@ -380,10 +383,11 @@ class TokenizerFolder:
             )
         second = 1 if own_template else None  # segment of B in a pair; None = not specified
         step = None if own_template else self.full.get("post_processor")
-        if not (own_template or step) and self._runs_tokenizer_json():
+        if not (own_template or step) and (lacks_template or self._runs_tokenizer_json()):
             raise ValueError(
-                f"A tokenizer.json must put the texts of an encoder between {cls} and {sep}. "
-                f"Received: no post_processor in {self.path / 'tokenizer.json'}"
+                f"A tokenizer.json must put the texts of an encoder between {cls} and {sep}; "
+                f"{self.class_name} of transformers does not. Received: no post_processor in "
+                f"{self.path / 'tokenizer.json'}"
             )
         for processor in _steps(step, "processors") if step else []:
             kind = processor["type"]

@@ -16,6 +16,13 @@ from kbert.tokenizers.folder import TokenizerFolder
 # uses only vocabulary and merges of tokenizer.json; for the others it uses all of it.
 _OWN_PIPELINE = frozenset("Bart Deberta GPT2 LED Longformer Roberta".split())
 _OWN_PIPELINE_TYPES = frozenset("bart data2vec-text deberta gpt2 led longformer roberta".split())
+# Classes with GPT-2's words; "" = no class. Others normalise texts, or split numbers.
+_GPT2_WORDS = _OWN_PIPELINE.union(
+    "CodeGen Luke Mvp PreTrained TokenizersBackend Whisper".split(), [""]
+)
+# Those of them that do not put RoBERTa's or DeBERTa's tokens around texts, which these models need.
+_WITHOUT_TEMPLATE = frozenset("CodeGen GPT2 Whisper".split())
+_TEMPLATE_TYPES = _OWN_PIPELINE_TYPES - {"gpt2"}
 _DEBERTA_TOKENS = {
     "pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]",
     "bos": "[CLS]", "eos": "[SEP]",
@@ -43,6 +50,7 @@ def load_byte_pair(folder: TokenizerFolder, **options: Any) -> BytePairTokenizer
     Raises:
         ValueError: the files need a feature that `BytePairTokenizer` does not support.
     """
+    _check_class(folder)
     vocabulary, merges = read_model(folder)
     has_own_pipeline = folder.is_of(_OWN_PIPELINE, _OWN_PIPELINE_TYPES)
     if folder.full.get("model"):
@@ -84,8 +92,31 @@ def load_byte_pair(folder: TokenizerFolder, **options: Any) -> BytePairTokenizer
         tokenizer = BytePairTokenizer(vocabulary, merges, **(settings | options))
     except ValueError as error:
         raise ValueError(f"{error} in {folder.path}") from error
-    folder.check_rows(tokenizer, own_template=has_own_pipeline)
+    lacks_template = (
+        folder.stem in _WITHOUT_TEMPLATE
+        and folder.model_config.get("model_type") in _TEMPLATE_TYPES
+        and not is_own_folder
+    )
+    folder.check_rows(
+        tokenizer,
+        own_template=has_own_pipeline and not lacks_template,
+        lacks_template=lacks_template,
+    )
     return tokenizer
+
+
+def _check_class(folder: TokenizerFolder) -> None:
+    """Raises ValueError for a class that is not known to have GPT-2's words.
+
+    Does nothing if there is a tokenizer.json, which defines the words and is checked.
+    """
+    if not folder.full.get("model") and folder.stem not in _GPT2_WORDS:
+        raise ValueError(
+            "A byte-level BPE without a tokenizer.json must be of a class with GPT-2's words: "
+            f"{', '.join(sorted(_GPT2_WORDS - {''}))}. For another class save the folder with "
+            f"transformers 5, which writes tokenizer.json. Received: "
+            f"tokenizer_class={folder.class_name!r} in {folder.path}"
+        )
 
 
 def _check_pipeline(folder: TokenizerFolder, own: bool) -> None:

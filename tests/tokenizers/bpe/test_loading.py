@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from tokenizers import AddedToken, ByteLevelBPETokenizer, normalizers
+from tokenizers import AddedToken, ByteLevelBPETokenizer, normalizers, processors
 from transformers import AutoTokenizer, GPT2Tokenizer
 
 from kbert.tokenizers import BytePairTokenizer, load_tokenizer, train_byte_pair
@@ -197,6 +197,64 @@ def test_a_sequence_of_normalizers(tmp_path, steps):
     theirs.normalizer = normalizers.Sequence(steps)
     theirs.save(str(tmp_path / "tokenizer.json"))
     assert load_tokenizer(tmp_path).normalization == ("nfc" if steps else None)
+
+
+@pytest.mark.parametrize(
+    "name", ["Qwen2Tokenizer", "CLIPTokenizerFast", "GPTNeoXTokenizer", "OpenAIGPTTokenizer"]
+)
+def test_classes_of_other_words_are_refused_without_a_tokenizer_json(tmp_path, name):
+    write(tmp_path, ROBERTA, tokenizer_config={"tokenizer_class": name})
+    received = f"tokenizer_class='{name.removesuffix('Fast')}' in"
+    with pytest.raises(ValueError, match=rf"a class with GPT-2's words.*Received: {received}"):
+        load_tokenizer(tmp_path)
+    raw(ROBERTA).save(str(tmp_path / "tokenizer.json"))  # it says how words are split
+    assert load_tokenizer(tmp_path).vocabulary == ROBERTA
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["BartTokenizer", "CodeGenTokenizer", "LukeTokenizer", "MvpTokenizer", "WhisperTokenizer"],
+)
+def test_classes_of_gpt2_s_words(tmp_path, name):
+    roles = dict.fromkeys(("bos_token", "eos_token", "unk_token"), "<|endoftext|>")
+    write(tmp_path, GPT2, tokenizer_config={"tokenizer_class": name, **roles})
+    theirs, ours = AutoTokenizer.from_pretrained(tmp_path), load_tokenizer(tmp_path)
+    for text in (TEXTS[0], "low's 12345 e\u0301  \n"):
+        assert ours.encode(text).numpy().tolist() == theirs.encode(text, add_special_tokens=False)
+
+
+@pytest.mark.parametrize("name", ["GPT2Tokenizer", "CodeGenTokenizer"])
+def test_a_class_without_tokens_around_an_encoder_s_texts_is_refused(tmp_path, name):
+    class_name, encoder = {"tokenizer_class": name}, {"model_type": "roberta"}
+    write(tmp_path, ROBERTA, tokenizer_config=class_name, config=encoder)
+    theirs = AutoTokenizer.from_pretrained(tmp_path)
+    assert theirs("low").input_ids == theirs("low", add_special_tokens=False).input_ids
+    with pytest.raises(ValueError, match=f"between <s> and </s>; {name} .*no post_processor in"):
+        load_tokenizer(tmp_path)
+    theirs = raw(ROBERTA)
+    theirs.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0))
+    theirs.save(str(tmp_path / "tokenizer.json"))  # which transformers reads for these classes
+    assert load_tokenizer(tmp_path).cls_token == "<s>"
+
+
+@pytest.mark.parametrize("config", [{"model_type": "gpt2"}, {}])
+def test_a_decoder_has_no_tokens_around_its_texts(tmp_path, config):
+    roles = {"mask_token": "<mask>", "bos_token": "<s>", "eos_token": "</s>"}
+    names = {"tokenizer_class": "GPT2Tokenizer", **roles}
+    write(tmp_path, ROBERTA, tokenizer_config=names, config=config)
+    assert load_tokenizer(tmp_path).mask_token == "<mask>"
+
+
+def test_a_folder_of_ours_names_gpt2_s_class_for_an_encoder(tmp_path):
+    roles = {"cls": "[CLS]", "sep": "[SEP]", "pad": "[PAD]", "unk": "[UNK]", "mask": "[MASK]"}
+    ours = BytePairTokenizer(DEBERTA, MERGES, special_tokens=roles)
+    ours.save(tmp_path)
+    (tmp_path / "config.json").write_text('{"model_type": "deberta"}')
+    assert (
+        json.loads((tmp_path / "tokenizer_config.json").read_text())["tokenizer_class"][:4]
+        == "GPT2"
+    )
+    assert load_tokenizer(tmp_path).get_config() == ours.get_config()
 
 
 TORTURE = [
