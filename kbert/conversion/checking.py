@@ -131,17 +131,21 @@ def _head_names(arrays: Arrays) -> set[str]:
 def _random_inputs(config: EncoderConfig | DecoderConfig) -> dict[str, np.ndarray]:
     """Returns random inputs (B, T), int32, whose texts have different lengths.
 
-    `segment_ids` are included only if the model has segments.
+    Padding has the padding id: RoBERTa's positions skip it, and convolutions read it (MobileBERT,
+    ConvBERT). It is at the beginning for models that pool the last token, because transformers
+    pools the last position (XLNet). `segment_ids` are included only if the model has segments.
     """
     rng = np.random.default_rng(0)
     length = min(_TOKENS, config.max_positions)
     first = min(_FIRST_WORD, config.vocabulary_size - 1)
     lengths = np.linspace(length, max(1, length // 3), _TEXTS).astype("int32")[:, None]
     columns = np.arange(length)
-    inputs = {
-        "token_ids": rng.integers(first, config.vocabulary_size, (_TEXTS, length)),
-        "padding_mask": columns < lengths,
-    }
+    mask = columns < lengths
+    if getattr(config, "pooling", None) == "last":
+        mask = mask[:, ::-1]
+    ids = rng.integers(first, config.vocabulary_size, (_TEXTS, length))
+    padding_id = getattr(config, "padding_id", None) or 0
+    inputs = {"token_ids": np.where(mask, ids, padding_id), "padding_mask": mask}
     num_segments = getattr(config, "num_segments", 0)
     if num_segments:
         inputs["segment_ids"] = (columns >= lengths // 2) % num_segments
@@ -247,10 +251,7 @@ def _run_transformers(folder: Path, inputs: dict, heads: set[str]) -> Tensors:
             result = model.eval()(ids, output_hidden_states=True)
             return {"sequence": result.hidden_states[-1].numpy(), "logits": result.logits.numpy()}
         model, info = load(transformers.AutoModel)
-        # RoBERTa counts positions over the tokens whose id is not the padding id.
-        mask = inputs["padding_mask"] == 1
-        ids = np.where(mask, inputs["token_ids"], model.config.pad_token_id or 0)
-        tensors = {"input_ids": ids, "attention_mask": inputs["padding_mask"]}
+        tensors = {"input_ids": inputs["token_ids"], "attention_mask": inputs["padding_mask"]}
         if "segment_ids" in inputs:
             tensors["token_type_ids"] = inputs["segment_ids"]
         tensors = {name: torch.tensor(value).long() for name, value in tensors.items()}

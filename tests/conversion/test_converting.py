@@ -233,9 +233,14 @@ COMMON = {
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
     "intermediate_size": 32,
+    "max_position_embeddings": 26,
 }
 SIZES = dict.fromkeys(("bert", "roberta", "xlm-roberta", "albert", "electra"), COMMON)
+SIZES["mobilebert"] = {"num_hidden_layers": 2, "max_position_embeddings": 26}
+SIZES["convbert"] = {**COMMON, "embedding_size": 8}
+SIZES["xlnet"] = {"d_model": 16, "n_layer": 2, "n_head": 4, "d_inner": 32}
 SIZES["distilbert"] = {"dim": 16, "n_layers": 2, "n_heads": 4, "hidden_dim": 32}
+SIZES["distilbert"]["max_position_embeddings"] = 26
 MODELS = {
     "bert": ("BertForPreTraining", {}),
     "roberta": ("RobertaForMaskedLM", {"type_vocab_size": 1, "pad_token_id": 1}),
@@ -256,8 +261,8 @@ def test_transformers_agrees_for_every_architecture_in_both_directions(tmp_path,
     transformers = pytest.importorskip("transformers")
     torch = pytest.importorskip("torch")
     class_name, changes = MODELS[model_type]
-    sizes = {"vocab_size": 40, "max_position_embeddings": 26, **changes}
-    config = transformers.AutoConfig.for_model(model_type, **SIZES[model_type], **sizes)
+    sizes = {"vocab_size": 40, **SIZES[model_type], **changes}
+    config = transformers.AutoConfig.for_model(model_type, **sizes)
     torch.manual_seed(0)
     model = getattr(transformers, class_name)(config)
     with torch.no_grad():
@@ -281,6 +286,8 @@ def test_transformers_agrees_for_every_architecture_in_both_directions(tmp_path,
 HEADS = [
     ("BertForQuestionAnswering", {"span_start", "span_end"}),
     ("BertForMultipleChoice", {"choice"}),
+    ("XLNetForSequenceClassification", {"classifier"}),  # of the last token
+    ("ConvBertForTokenClassification", {"tokens"}),  # its convolutions read padding
 ]
 MORE_HEADS = [
     ("BertForPreTraining", {"masked_lm", "sentence"}),
@@ -291,6 +298,8 @@ MORE_HEADS = [
     ("ElectraForMultipleChoice", {"choice"}),
     ("AlbertForPreTraining", {"masked_lm", "sentence"}),
     ("RobertaForSequenceClassification", {"classifier"}),
+    ("MobileBertForQuestionAnswering", {"span_start", "span_end"}),
+    ("ConvBertForSequenceClassification", {"classifier"}),
     ("DistilBertForSequenceClassification", {"classifier"}),
 ]
 
@@ -306,8 +315,7 @@ def test_transformers_agrees_about_every_head(tmp_path, class_name, outputs):
     torch.manual_seed(0)
     model_class = getattr(transformers, class_name)
     kind = model_class.config_class.model_type
-    sizes = {"vocab_size": 40, "max_position_embeddings": 26}
-    model = model_class(model_class.config_class(**SIZES[kind], **sizes))
+    model = model_class(model_class.config_class(vocab_size=40, **SIZES[kind]))
     with torch.no_grad():
         for weight in model.parameters():
             weight.copy_(torch.randn_like(weight) * 0.15)
