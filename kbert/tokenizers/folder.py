@@ -15,6 +15,10 @@ from kbert.io.paths import Path
 _ROLES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 # Model types for which transformers runs tokenizer.json, whatever class a file names.
 _RUN_AS_WRITTEN = ("modernbert", "modernbert-decoder")
+# For these classes of byte-level BPE transformers 5 builds the pipeline from tokenizer_config.json
+# and defaults, and uses only vocabulary and merges of tokenizer.json; for others it uses all of it.
+BYTE_PAIR_CLASSES = frozenset("Bart Deberta GPT2 LED Longformer Roberta".split())
+BYTE_PAIR_TYPES = frozenset("bart data2vec-text deberta gpt2 led longformer roberta".split())
 # Names of special tokens without a role: in transformers up to version 4, and since 5.
 _WITHOUT_ROLE = ("additional_special_tokens", "extra_special_tokens")
 
@@ -457,6 +461,16 @@ class TokenizerFolder:
                 "(config.json has type_vocab_size=%d, the tokenizer has no token_type_ids)",
                 self.path, segments,
             )  # fmt: skip
+
+    def warn_read_as_written(self, path: Path, class_name: str, model: str) -> None:
+        """Warns that transformers uses another class than the file `path` was written for.
+
+        `class_name` is that class, and `model` the name of the model in the file.
+        """
+        logging.warning(
+            "%s: read as written, because %s has no %s model; transformers 5 gives other ids",
+            path, class_name, model,
+        )  # fmt: skip
 
     def refuse(self, rule: str, asked: Mapping[str, Any]) -> None:
         """Raises ValueError if `asked` is not empty.

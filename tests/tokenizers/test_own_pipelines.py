@@ -93,6 +93,30 @@ def test_the_model_s_config_names_the_class_too(tmp_path, config):
     check(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("name", "model_type", "is_other"),
+    [
+        ("RobertaTokenizer", "roberta", True),
+        (None, "roberta", True),
+        ("BertTokenizer", "roberta", False),
+        ("PreTrainedTokenizerFast", "roberta", False),
+    ],
+)
+def test_word_pieces_of_a_class_of_byte_pairs_are_read_as_written(
+    tmp_path, caplog, name, model_type, is_other
+):
+    wordpiece(tmp_path)
+    settings(tmp_path, name, {"model_type": model_type})
+    with caplog.at_level("WARNING", logger="absl"):
+        ours = load_tokenizer(tmp_path)
+    received = f"{name or model_type} has no WordPiece model; transformers 5 gives other ids"
+    assert (received in caplog.text) is is_other
+    theirs = AutoTokenizer.from_pretrained(tmp_path)
+    texts = ["a é b", "A"]
+    differs = [theirs(x, add_special_tokens=False).input_ids for x in texts]
+    assert (ours.encode(texts).to_list() != differs) is is_other
+
+
 @pytest.mark.parametrize("model_type", ["modernbert", "modernbert-decoder"])
 def test_word_pieces_of_a_modernbert_without_a_tokenizer_json(tmp_path, model_type):
     WordPieceTokenizer(WORDPIECE, lowercase=False).save(tmp_path)

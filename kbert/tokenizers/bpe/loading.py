@@ -10,19 +10,15 @@ from kbert.tokenizers.bpe.tokenizer import (
     known_tokens,
 )
 from kbert.tokenizers.bpe.tokenizer_json import words_of
-from kbert.tokenizers.folder import TokenizerFolder
+from kbert.tokenizers.folder import BYTE_PAIR_CLASSES, BYTE_PAIR_TYPES, TokenizerFolder
 
-# For these classes transformers 5 builds the pipeline from tokenizer_config.json and defaults, and
-# uses only vocabulary and merges of tokenizer.json; for the others it uses all of it.
-_OWN_PIPELINE = frozenset("Bart Deberta GPT2 LED Longformer Roberta".split())
-_OWN_PIPELINE_TYPES = frozenset("bart data2vec-text deberta gpt2 led longformer roberta".split())
 # Classes with GPT-2's words; "" = no class. Others normalise texts, or split numbers.
-_GPT2_WORDS = _OWN_PIPELINE.union(
+_GPT2_WORDS = BYTE_PAIR_CLASSES.union(
     "CodeGen Luke Mvp PreTrained TokenizersBackend Whisper".split(), [""]
 )
 # Those of them that do not put RoBERTa's or DeBERTa's tokens around texts, which these models need.
 _WITHOUT_TEMPLATE = frozenset("CodeGen GPT2 Whisper".split())
-_TEMPLATE_TYPES = _OWN_PIPELINE_TYPES - {"gpt2"}
+_TEMPLATE_TYPES = BYTE_PAIR_TYPES - {"gpt2"}
 _DEBERTA_TOKENS = {
     "pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]",
     "bos": "[CLS]", "eos": "[SEP]",
@@ -52,7 +48,7 @@ def load_byte_pair(folder: TokenizerFolder, **options: Any) -> BytePairTokenizer
     """
     _check_class(folder)
     vocabulary, merges = read_model(folder)
-    has_own_pipeline = folder.is_of(_OWN_PIPELINE, _OWN_PIPELINE_TYPES)
+    has_own_pipeline = folder.is_of(BYTE_PAIR_CLASSES, BYTE_PAIR_TYPES)
     if folder.full.get("model"):
         _check_pipeline(folder, has_own_pipeline)
         _check_pieces(folder, vocabulary, merges)

@@ -203,10 +203,7 @@ def _class_name(folder: TokenizerFolder, path: Path, pieces: list[str]) -> str:
     if name not in _CLASSES:
         name = _MODEL_TYPES.get(folder.model_config.get("model_type"), name)
     if name in _OTHER_MODELS and path.name == "tokenizer.json":
-        logging.warning(
-            "%s: read as written, because %s has no unigram model; transformers 5 gives other ids",
-            path, name,
-        )  # fmt: skip
+        folder.warn_read_as_written(path, name, "unigram")
         name = "PreTrainedTokenizer"
     if name in _GENERAL:
         layout = layout_of(pieces)

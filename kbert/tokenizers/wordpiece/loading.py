@@ -5,7 +5,14 @@ from typing import Any
 from absl import logging
 
 from kbert.tokenizers.base import ROLES
-from kbert.tokenizers.folder import FLAG, Form, TokenizerFolder, check_forms
+from kbert.tokenizers.folder import (
+    BYTE_PAIR_CLASSES,
+    BYTE_PAIR_TYPES,
+    FLAG,
+    Form,
+    TokenizerFolder,
+    check_forms,
+)
 from kbert.tokenizers.wordpiece.tokenizer import CONFIG_KEYS, WordPieceTokenizer
 from kbert.tokenizers.wordpiece.vocab_txt import (
     FAIRSEQ_TOKENS,
@@ -193,7 +200,11 @@ def _check_words(folder: TokenizerFolder) -> None:
         class_name = "RoFormerTokenizer" if model_type == "roformer" else "BertTokenizer"
         stem = class_name.removesuffix("Tokenizer")
     if folder.full.get("model") and stem not in _SEGMENTERS:
-        return  # tokenizer.json defines how words are split, and is checked
+        # tokenizer.json defines how words are split, and is checked
+        if folder.is_of(BYTE_PAIR_CLASSES, BYTE_PAIR_TYPES):
+            name = folder.class_name or folder.model_config["model_type"]
+            folder.warn_read_as_written(folder.path / "tokenizer.json", name, "WordPiece")
+        return
     unsupported: dict[str, Any] = {} if stem in _AS_BERT else {"tokenizer_class": class_name}
     unsupported |= {k: folder.config[k] for k in _BASIC if folder.config.get(k) not in _BASIC[k]}
     specials = {*folder.special_tokens().values(), *SPECIAL_TOKENS, *FAIRSEQ_TOKENS}
