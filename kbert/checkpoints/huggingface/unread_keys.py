@@ -38,11 +38,12 @@ _HARMLESS = re.compile(
     "|".join(
         (
             # Private keys of the library, and keys with the names of tools.
-            r"_\w+|(unsloth|wandb|mlflow|sagemaker|neptune|comet|hf|sbert)_\w+",
+            r"_\w+|(unsloth|wandb|mlflow|sagemaker|neptune|comet|hf|sbert|uniem)_\w+",
             # Files, names and versions of programs, data and models.
             r"\w+_(file|path|url|dir)|author|commit_hash|description|license|tags",
-            r"((model|kobart|torch|pytorch|tokenizers|datasets|library|framework)_)?version",
-            r"(base_)?model_name(_or_path)?|dataset(s|_name)?|library_name|pipeline_tag|task_name",
+            r"((model|kobart|kobert|torch|pytorch|tokenizers|datasets|library|framework)_)?version",
+            r"(base_)?model_name(_or_path)?|dataset(s|_name)?|library_name|pipeline_tag|task_name"
+            r"|export_model_type",
             # The tokenizer: everything before there are token ids.
             r"(bos|eos|unk|sep|pad|cls|mask|start|end)_token(_id)?|(padding|truncation)_side",
             r"do_(basic_tokenize|lower_case)|lowercase|tokenizer_\w+|(model_)?max_(seq_)?(len|length)",

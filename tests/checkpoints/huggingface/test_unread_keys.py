@@ -25,6 +25,9 @@ HARMLESS = {
     "license": "mit",
     "torch_version": "2.1",
     "kobart_version": 2.0,
+    "kobert_version": 1.0,
+    "uniem_embedding_strategy": "last_mean",
+    "export_model_type": "transformer",
     # The tokenizer's.
     "model_max_length": 512,
     "max_seq_length": 128,
