@@ -203,8 +203,9 @@ class ResumeOptions(Options):
     allow_changes: tuple[str, ...] = option(
         (),
         help="Names of settings that may differ from those of the run that is resumed, such as "
-        "learning_rate,steps. Other changes, and other data, are refused. With steps, the "
-        "warm-up is unchanged unless --warmup_steps is given.",
+        "learning_rate,steps. Other changes, and other data, are refused; so is another "
+        "batch_size if the run is one of epochs. With steps, the warm-up is unchanged unless "
+        "--warmup_steps is given.",
     )
 
 

@@ -20,6 +20,7 @@ from kbert.io import atomic
 from kbert.io.paths import Path, remove_tree
 from kbert.training.run.checkpoints import Checkpoints
 from kbert.training.run.record import (
+    FIXED,
     SAME,
     Resume,
     check_settings,
@@ -56,6 +57,7 @@ class RunFolder:
         self.path = Path(path)
         self.training = self.path / "training"
         self.preset = self.path / "preset"
+        self._former: bytes | None = None
 
     def part(self, name: str) -> "RunFolder":
         """Returns the folder of the answers of a task; "" = the only task."""
@@ -91,9 +93,16 @@ class RunFolder:
                         f"The run in {self.path} is finished, so its settings cannot change: "
                         f"choose another folder. Received: {listed}"
                     )
-            check_settings(path, identity, unchecked=unchecked, resume=resume)
+            former = path.read_bytes()
+            check_settings(path, identity, unchecked=unchecked, resume=resume, fixed=FIXED)
+            self._former = former
         else:
             write_settings(path, identity)
+
+    def undo_begin(self) -> None:
+        """Writes the settings from before `begin` again, if the training refuses the new ones."""
+        if self._former is not None:
+            atomic.write(self.path / "run.json", self._former)
 
     def check_sources(self, identity: dict) -> None:
         """Raises ValueError if a model of the identity lies where the best model is written."""

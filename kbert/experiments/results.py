@@ -72,8 +72,11 @@ class Result:
 
     def summary(self) -> str:
         """Returns time, memory and the step of the best checkpoint, as text."""
+        best = f"no best {self.metric} in {self.steps:,} steps"
+        if self.best_step is not None:
+            best = f"best {self.metric} after step {self.best_step:,} of {self.steps:,}"
         parts = [
-            f"best {self.metric} after step {self.best_step:,} of {self.steps:,}",
+            best,
             f"{duration(self.seconds)}",
             f"peak memory {human(self.peak_memory)}B",
         ]

@@ -23,7 +23,7 @@ from kbert.experiments.settings import Settings
 from kbert.io import atomic
 from kbert.tasks import TableTask
 from kbert.training.run.estimates import peak_memory
-from kbert.training.run.record import SAME, Resume
+from kbert.training.run.record import SAME, OtherSettings, Resume
 from kbert.training.run.signals import Interrupted, Terminated
 from kbert.training.strategies import Strategy, make_strategy
 
@@ -157,6 +157,10 @@ def _run_in(
     try:
         with strategy.scope():
             result = _run(experiment, folder, settings, strategy, verbose, resume)
+    except OtherSettings:  # only the training knows its steps per epoch
+        if strategy.is_chief:
+            folder.undo_begin()
+        raise
     finally:
         gc.collect()  # a model and its graphs are reference cycles
     strategy.agrees(result.steps)  # wait until all hosts have read the files that are removed now

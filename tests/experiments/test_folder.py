@@ -33,6 +33,11 @@ def test_a_run_with_nan_is_never_the_best(tmp_path):
     assert max(runs[::-1], key=lambda run: run.score) is runs[1]
 
 
+def test_a_run_that_was_never_evaluated_has_a_summary(tmp_path):
+    summary = result(tmp_path, best_value=None, best_step=None).summary()
+    assert summary.startswith("no best accuracy in 9 steps · ")
+
+
 def test_one_folder_is_one_run(tmp_path):
     folder = RunFolder(tmp_path / "run")
     folder.begin({"task": "cola"})  # ended by a bad setting before its first checkpoint

@@ -103,6 +103,38 @@ def test_a_signal_stops_it_and_the_same_call_resumes(preset, mail, tmp_path, mon
     assert weights[0].read_bytes() == weights[1].read_bytes()
 
 
+@pytest.mark.usefixtures("eagerly")
+def test_batches_of_another_size_are_refused_before_anything_is_written(
+    preset, mail, tmp_path, monkeypatch
+):
+    """A checkpoint's position counts batches: the run would skip rows, or train nothing."""
+
+    class Kill(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            if batch == 4:
+                raise KeyboardInterrupt
+
+    experiment = Experiment("classify", preset=preset, train=mail, dev=mail)
+    settings = {"epochs": 1, "batch_size": 8, "checkpoint_every": 2, "verbose": 0}
+    with monkeypatch.context() as patch:
+        patch.setattr(Experiment, "callbacks", lambda self, settings: [Kill()])
+        with pytest.raises(KeyboardInterrupt):
+            run(experiment, tmp_path, **settings)
+    records = [tmp_path / "run.json", tmp_path / "training" / "run.json"]
+    written = [path.read_bytes() for path in records]
+    for resume in ("same", "changed", ["batch_size"]):
+        with pytest.raises(ValueError, match=r"cannot change.*settings.batch_size was 8") as error:
+            run(experiment, tmp_path, **{**settings, "batch_size": 64}, resume=resume)
+        assert "allow_changes" not in str(error.value)
+    more = {name: column + column[:8] for name, column in mail.items()}
+    longer = Experiment("classify", preset=preset, train=more, dev=mail)
+    with pytest.raises(ValueError, match=r"cannot change.*Received: steps_per_epoch was 8, is 9$"):
+        run(longer, tmp_path, **settings, resume="changed")
+    assert [path.read_bytes() for path in records] == written
+    result = run(experiment, tmp_path, **settings)
+    assert (result.steps, result.best_step) == (8, 8)
+
+
 def test_a_test_set_without_labels_is_answered_as_glue_takes_it(preset, tmp_path):
     pairs = [("the red fox", "the fox")] * 8
     labelled = (pairs, ["entailment", "not_entailment"] * 4)

@@ -55,6 +55,7 @@ class RunFiles:
         unchecked: Collection[str],
         resume: Resume,
         end: int | None = None,
+        fixed: Collection[str] = (),
     ) -> dict[str, Any] | None:
         """Prepares the folder; returns its newest checkpoint (`Checkpoints.latest`), None if new.
 
@@ -65,6 +66,7 @@ class RunFiles:
             unchecked: names of settings that may differ, since no result depends on them.
             resume: accepted changes, see `check_settings`.
             end: updates of the whole run; None = not checked.
+            fixed: names of settings that no resumed run may change.
 
         Raises:
             ValueError: The folder has a run with other settings, or only damaged checkpoints.
@@ -79,6 +81,7 @@ class RunFiles:
                 resume=resume,
                 step=latest["step"],
                 end=end,
+                fixed=fixed,
                 writes=self.is_chief,
             )
         elif self.is_chief:

@@ -16,11 +16,18 @@ SAME, CHANGED = "same", "changed"
 # Entries of the file that are not settings. Files of the first version lack the format.
 _VERSION, _FORMAT, _CHANGES = "kbert", "format_version", "changes"
 _FORMAT_VERSION = 2
-_LATER = ("tokenizer",)  # settings that files from before 1.0.0 may lack, whatever their format
+# Settings that files of earlier versions may lack, whatever their format.
+_LATER = ("tokenizer", "steps_per_epoch")
+# Settings of epochs that no resumed run may change: a checkpoint's position counts batches.
+FIXED = ("batch_size", "steps_per_epoch")
 _WEIGHTS = (".safetensors", ".h5", ".hdf5", ".index")
 
 # "same", "changed", or names of settings that may change.
 Resume = str | Collection[str]
+
+
+class OtherSettings(ValueError):
+    """Raised for a folder whose run was started with other settings."""
 
 
 def write_settings(path: Path, settings: Mapping[str, Any]) -> None:
@@ -36,6 +43,7 @@ def check_settings(
     resume: Resume = SAME,
     step: int = 0,
     end: int | None = None,
+    fixed: Collection[str] = (),
     writes: bool = True,
 ) -> None:
     """Raises if a run would resume with other settings than it was started with.
@@ -50,10 +58,12 @@ def check_settings(
             Accepted changes are written to the file and apply from then on.
         step: Updates made so far, written with the changes.
         end: Updates of the whole run. Changes that would end it before `step` raise.
+        fixed: Names of settings that no resumed run may change, whatever `resume` is.
         writes: Whether this process writes the file.
 
     Raises:
-        ValueError: The settings differ; every difference is listed. Or they end the run too early.
+        OtherSettings: The settings differ; every difference is listed.
+        ValueError: The changes end the run too early.
 
     Example:
         >>> import tempfile
@@ -67,19 +77,24 @@ def check_settings(
     check_resume(resume, path.parent)
     saved, current = json.loads(path.read_text(encoding="utf-8")), json.loads(json.dumps(settings))
     changed_settings = differences(saved, current, unchecked)
+    if unalterable := {k: x for k, x in changed_settings.items() if _is_named(k, fixed)}:
+        raise OtherSettings(
+            f"{path.parent} holds another run, whose batch size and steps per epoch cannot change "
+            "when it resumes: pass the batch size and the number of rows it was started with, or "
+            f"choose another folder. Received: {_listed(unalterable)}"
+        )
     refused = {
         name: change
         for name, change in changed_settings.items()
         if resume != CHANGED and (resume == SAME or not _is_named(name, resume))
     }
     if refused:
-        listed = "; ".join(f"{name} {change}" for name, change in refused.items())
         names = ",".join(dict.fromkeys(name.split(".")[-1] for name in refused))
-        raise ValueError(
+        raise OtherSettings(
             f"{path.parent} holds another run. To resume it, pass the settings it was started "
             "with; for a new one, choose another folder; to change settings in the middle of the "
             f'run, pass resume="changed" or --allow_changes={names}. '
-            f"Received: {listed}"
+            f"Received: {_listed(refused)}"
         )
     if changed_settings and end is not None and end < step:
         raise ValueError(
@@ -141,6 +156,11 @@ def differences(
         for name, a, b in _compared(before, now, "", same_version)
         if a != b and name not in unknown and not _is_named(name, unchecked)
     }
+
+
+def _listed(changes: Mapping[str, str]) -> str:
+    """Returns changes {name: "was 1, is 2"} as text."""
+    return "; ".join(f"{name} {change}" for name, change in changes.items())
 
 
 def recorded_settings(folder: PathLike) -> dict[str, Any]:

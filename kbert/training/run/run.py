@@ -26,7 +26,7 @@ from kbert.training.run.history import History
 from kbert.training.run.monitor import LINE, Monitor
 from kbert.training.run.objective import Objective
 from kbert.training.run.phases import Epochs, Phase, Start
-from kbert.training.run.record import SAME, Resume, check_resume
+from kbert.training.run.record import FIXED, SAME, Resume, check_resume
 from kbert.training.run.settings import RunSettings
 from kbert.training.run.signals import stopping
 from kbert.training.step.keras_arguments import check_callbacks
@@ -156,10 +156,13 @@ class Run:
                 if strategy.is_chief:
                     stack.enter_context(atomic.refusing_others(self.model_dir))
                 files = RunFiles(self.model_dir, self.settings, is_chief=strategy.is_chief)
-                # Fewer epochs than before are fine: the best weights of the longer run are used.
-                end = None if isinstance(self.plan, Epochs) else self.end
                 record, unchecked = self.objective.identity(), self.objective.unchecked
-                latest = files.open(record, unchecked, self.resume, end)
+                end, fixed = self.end, ()
+                if isinstance(self.plan, Epochs):
+                    # Fewer epochs than before are fine: the longer run's best weights are used.
+                    end, fixed = None, FIXED
+                    record = {**record, "steps_per_epoch": self.plan.steps_per_epoch}
+                latest = files.open(record, unchecked, self.resume, end, fixed)
             background = stack.enter_context(Background())
             monitor = Monitor(
                 self.task,
