@@ -202,6 +202,8 @@ def _run_series(
         print(f"{name} of {len(presets)} runs")
         combined[name] = {"runs": list(points), **combine[name](presets, folder / name)}
     series = dataclasses.replace(series, combined=combined)
+    # First of all: models that are removed cannot be combined again after a kill.
+    _write(series)
     _remove_presets(series)
     _publish_best(series)
     return series
@@ -226,10 +228,14 @@ def _remove_presets(series: Series) -> None:
 
 
 def _publish_best(series: Series) -> None:
-    """Moves the best run's model to the folder of the series, and writes `series.json`."""
+    """Moves the best run's model to the folder of the series."""
     if series.best.preset.exists():
         remove_tree(series.preset)
         move_tree(series.best.preset, series.preset)
+
+
+def _write(series: Series) -> None:
+    """Writes `series.json`."""
     content: dict[str, Any] = {"best": series.best.folder.name, "rows": series.rows()}
     if series.names == ("seed",):
         content["summary"] = {

@@ -150,6 +150,32 @@ def test_an_ensemble_and_a_soup_of_all_seeds(preset, mail, tmp_path, capsys):
         seeds(experiment, tmp_path, count=2, soup=True, **SEEDS)
 
 
+def test_a_kill_while_models_are_removed_leaves_what_is_combined(tmp_path, monkeypatch):
+    def call(runs):
+        def combine(presets, folder):
+            folder.mkdir()
+            return {
+                "dev": {},
+                "test": None,
+                "of": [(path / "name").read_text() for path in presets],
+            }
+
+        return run_series(points(2), runs, tmp_path, names=("seed",), combine={"soup": combine})
+
+    def kill(result):
+        raise KeyboardInterrupt
+
+    for name in ("_remove_presets", "_publish_best"):
+        with monkeypatch.context() as patch:
+            patch.setattr(f"kbert.experiments.series.{name}", kill)
+            with pytest.raises(KeyboardInterrupt):
+                call(Runs([0.5, 0.9]))
+    found = call(Runs([]))
+    assert found.combined["soup"]["of"] == ["seed-0", "seed-1"]
+    assert (found.preset / "name").read_text() == "seed-1"
+    assert list(tmp_path.rglob("preset")) == [found.preset]
+
+
 def test_an_ensemble_needs_several_runs_whose_answers_have_a_mean(preset, mail, tmp_path):
     experiment = Experiment("classify", preset=preset, train=mail, dev_share=0.25)
     with pytest.raises(ValueError, match=r"at least 2 for an .*Received: count=1, ensemble=True"):
