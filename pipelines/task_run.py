@@ -9,8 +9,8 @@ from absl import flags, logging
 
 import kbert
 from kbert import experiments
-from kbert.checkpoints.preset import task_folders
-from kbert.io.paths import Path, copy_tree
+from kbert.checkpoints.preset import MULTI_TASK_FILE, task_folders, write_several
+from kbert.io.paths import Path
 
 from . import option_flags
 from .outputs import check_outputs
@@ -88,7 +88,7 @@ def _make_runs(
             print(f"{name}: {folder / name}")
     also(outcome)
     print(f"model: {outcome.preset}")
-    _publish(outcome.preset, options, finished)
+    _publish(outcome.preset, options)
 
 
 def is_finished(options: flags.FlagValues) -> bool:
@@ -142,19 +142,24 @@ def _confusions(result: "Result") -> dict[str, dict | None]:
     return {name: part["confusion"] for name, part in result.tasks.items()}
 
 
-def _publish(preset: Path, options: flags.FlagValues, finished: bool) -> None:
-    """Copies the best model to --preset_dir, and exports it to --export_dir.
+def _publish(preset: Path, options: flags.FlagValues) -> None:
+    """Saves the best model to --preset_dir, and exports it to --export_dir.
 
     Args:
         preset: folder of the best model.
         options: the parsed flags.
-        finished: whether the run was finished before; then an existing export is kept.
     """
-    if options.preset_dir:
-        copy_tree(preset, options.preset_dir)
+    if not (options.preset_dir or options.export_dir):
+        return
+    folders = task_folders(preset)
+    tasks = {name: kbert.tasks.Task.from_preset(folder) for name, folder in folders.items()}
+    if options.preset_dir:  # not copied: files of an older model there, of another kind, must go
+        if "" in tasks:
+            tasks[""].save_to_preset(options.preset_dir)
+        else:
+            write_several(options.preset_dir, MULTI_TASK_FILE, tasks)
         print(f"model written to {options.preset_dir}")
-    if options.export_dir and not (finished and Path(options.export_dir).exists()):
+    if options.export_dir:
         logging.set_verbosity(logging.WARNING)  # hides TensorFlow's notices about its files
-        for name, folder in task_folders(preset).items():
-            task = kbert.tasks.Task.from_preset(folder)
+        for name, task in tasks.items():
             print(f"SavedModel written to {task.export(Path(options.export_dir) / name)}")

@@ -199,6 +199,26 @@ def test_mistakes_are_told_in_one_line(program, flag, message):
     assert "\n" not in str(exit.value)
 
 
+def test_a_finished_run_is_published_again(
+    run_dir, call, mail_file, preset, tmp_path, capsys, monkeypatch
+):
+    """Over a model with another tokenizer, whose files go, and into a folder that exists."""
+    older, exported = tmp_path / "older", tmp_path / "export"
+    task = kbert.tasks.TextClassifier.from_preset(run_dir / "preset")
+    tokenizer = kbert.BytePairTokenizer([*CHARACTERS, "<s>", "</s>", "<pad>", "<mask>"], [])
+    config = task.encoder.config.replace(vocabulary_size=tokenizer.vocabulary_size)
+    kbert.TextClassifier(kbert.Encoder(config), tokenizer, ["a", "b"]).save_to_preset(older)
+    exported.mkdir()
+    monkeypatch.setattr(kbert.TextClassifier, "export", lambda self, folder: f"{folder}/1")
+    data = (f"--train={mail_file}", "--dev_share=0.25", f"--preset={preset}", *COLUMNS)
+    more = (f"--output_dir={run_dir}", f"--preset_dir={older}", f"--export_dir={exported}")
+    call(finetune, "--task=classify", *data, *QUICK, *more)
+    out = capsys.readouterr().out
+    assert f"model written to {older}\nSavedModel written to {exported}/1\n" in out
+    written = {path.name: path.read_bytes() for path in (run_dir / "preset").iterdir()}
+    assert {path.name: path.read_bytes() for path in older.iterdir()} == written
+
+
 def test_flags_that_must_be_there(call):
     with pytest.raises(flags.IllegalFlagValueError, match="--preset must have a value"):
         call(finetune, "--task=sst2", "--train=a", "--output_dir=b")
