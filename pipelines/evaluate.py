@@ -67,6 +67,9 @@ def _evaluate(options: flags.FlagValues) -> None:
     """Evaluates the model on --data, or writes a submission; may tune its threshold."""
     if options.submission and not options.output_dir:
         raise ValueError("--submission requires --output_dir")
+    if options.submission:
+        tuning = ("tune_threshold", "preset_dir")
+        option_flags.refuse(options, tuning, "with --submission, whose data have no labels")
     if options.preset_dir and not options.tune_threshold:
         raise ValueError(
             "--preset_dir requires --tune_threshold: it is the folder for the model with that "

@@ -34,6 +34,9 @@ def test_a_submission_for_glue(preset, call, tmp_path, capsys):
     assert len((tmp_path / "out" / "WNLI.tsv").read_text().splitlines()) == 147
     with pytest.raises(SystemExit, match="--submission requires --output_dir"):
         call(evaluate, *arguments)
+    tuned = (f"--output_dir={tmp_path / 'out'}", "--tune_threshold", "--preset_dir=x")
+    with pytest.raises(SystemExit, match=r"with --submission,.*: --tune_threshold=True, --preset_"):
+        call(evaluate, *arguments, *tuned)
 
 
 def test_a_threshold_found_on_the_data_is_kept(preset, call, tmp_path, capsys):
