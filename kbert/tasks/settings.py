@@ -48,6 +48,17 @@ class StepsSettings(OptimizerSettings, RunSettings):
                 "average_checkpoints and ema exclude each other: leave out one of them. "
                 f"Received: average_checkpoints={self.average_checkpoints}, ema={self.ema}"
             )
+        averaged = ("ema", self.ema), ("average_checkpoints", self.average_checkpoints)
+        averages = [f"{name}={x}" for name, x in averaged if x not in (None, 1)]
+        metric = self.metric if self.keep_best else None
+        chosen = {"metric": metric, "patience": self.patience}
+        selects = [f"{name}={x!r}" for name, x in chosen.items() if x is not None]
+        if averages and selects:
+            raise ValueError(
+                "The final weights are either the best ones or an average: leave out metric (or "
+                "set keep_best=False) and patience, or leave out ema and average_checkpoints. "
+                f"Received: {', '.join([*selects, *averages])}"
+            )
         num_checkpoints = -(-self.steps // (self.checkpoint_every or self.steps))
         if self.average_checkpoints > min(num_checkpoints, self.keep_checkpoints):
             raise ValueError(

@@ -180,6 +180,14 @@ def test_the_average_of_the_last_checkpoints(shards, tokenizer, tmp_path):
             "exclude each other: leave out one of them. Received: average_checkpoints=2, ema=0.9",
         ),
         ({"steps": 8, "average_checkpoints": 9}, "requires as many checkpoints"),
+        (
+            {"steps": 2, "metric": "mlm_loss", "patience": 1, "ema": 0.9},
+            "best ones or an average: .*Received: metric='mlm_loss', patience=1, ema=0.9",
+        ),
+        (
+            {"steps": 2, "metric": "mlm_loss", "average_checkpoints": 2, "checkpoint_every": 1},
+            "best ones or an average: .*Received: metric='mlm_loss', average_checkpoints=2",
+        ),
     ],
 )
 def test_settings_that_do_not_fit(shards, tokenizer, settings, error):
