@@ -29,7 +29,7 @@ from kbert.training.run.run import Run
 from kbert.training.run.signals import raise_stopped
 from kbert.training.step.keras_arguments import refuse_schedule
 from kbert.training.step.mixin import TrainStep
-from kbert.training.step.state import scope_of
+from kbert.training.step.state import scope_of, seed_dropout
 from kbert.training.strategies import Strategy, current_strategy
 
 
@@ -191,6 +191,7 @@ class StepsObjective(Objective):
                 f"average_checkpoints={self.options.average_checkpoints}, model_dir=None"
             )
         with scope_of(self.task) if strategy is None else strategy.scope():
+            seed_dropout(self.task, self.options.seed)
             self.compile(callbacks)
             history = Run(
                 task=self.model,

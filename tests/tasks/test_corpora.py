@@ -94,6 +94,20 @@ def test_a_run_in_two_calls_is_a_run(shards, tokenizer, tmp_path):
     assert weights(again) == weights(whole)
 
 
+@pytest.mark.usefixtures("eagerly")
+def test_the_seed_is_that_of_dropout_too(shards, tokenizer, tmp_path):
+    how = {"steps": 1, "batch_size": 4, "sequence_length": 16, "verbose": 0}
+    losses = []
+    for state in (5, 6):
+        task = make_task(tokenizer)
+        for variable in task.non_trainable_variables:  # as if the process had drawn others before
+            if variable.name == "seed_generator_state":
+                variable.assign([state, state])
+        history = task.fit(shards, **how, seed=7, model_dir=tmp_path / str(state))
+        losses.append(history.steps[0]["loss"])
+    assert losses[0] == losses[1]
+
+
 def test_other_settings_of_a_run_are_refused(shards, tokenizer, tmp_path):
     settings = {"steps": 2, "batch_size": 4, "sequence_length": 16, "learning_rate": 1e-3}
     make_task(tokenizer).fit(shards, **settings, model_dir=tmp_path, verbose=0)

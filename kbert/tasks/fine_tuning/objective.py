@@ -43,7 +43,7 @@ from kbert.training.run.run import Run
 from kbert.training.run.signals import raise_stopped
 from kbert.training.step.keras_arguments import FIT, refuse_arguments, refuse_schedule
 from kbert.training.step.mixin import TrainStep
-from kbert.training.step.state import replicas_of, scope_of
+from kbert.training.step.state import replicas_of, scope_of, seed_dropout
 from kbert.training.strategies import Strategy
 
 
@@ -123,7 +123,7 @@ class EpochsObjective(Objective):
                 f"Received: checkpoint_every={options.checkpoint_every}, model_dir=None"
             )
         plan = Epochs(epochs=options.epochs, steps_per_epoch=self.steps_per_epoch)
-        self._seed_dropout()
+        seed_dropout(self.task, options.seed)
         with self._frozen(), scope_of(self.task):
             if not self.is_compiled:
                 self._compile(plan.end, callbacks)
@@ -181,14 +181,6 @@ class EpochsObjective(Objective):
                 *(epochs, frozen, len(scales)),
             )
         return scales
-
-    def _seed_dropout(self) -> None:
-        """Seeds dropout with the setting `seed`, independent of earlier draws of the process."""
-        variables = self.task.non_trainable_variables
-        seeds = [v for v in variables if v.name == "seed_generator_state"]
-        for number, state in enumerate(seeds):
-            seed_sequence = np.random.SeedSequence([self.options.seed, number])
-            state.assign(seed_sequence.generate_state(2))
 
     @contextlib.contextmanager
     def _frozen(self) -> Iterator[None]:

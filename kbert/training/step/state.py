@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 import keras
+import numpy as np
 
 from kbert.core.types import MaybeNone, Tensor, Tensors
 from kbert.training.step.loss_scale import LossScale
@@ -52,6 +53,14 @@ def replicas_of(model: keras.Model) -> int:
     """Returns the number of devices that share a batch on TensorFlow; 1 on JAX."""
     strategy = getattr(model, "distribute_strategy", None)
     return strategy.num_replicas_in_sync if strategy else 1
+
+
+def seed_dropout(task: keras.Model, seed: int) -> None:
+    """Seeds a task's random generators, those of dropout, whatever the process drew before."""
+    variables = task.non_trainable_variables
+    states = [v for v in variables if v.name == "seed_generator_state"]
+    for number, state in enumerate(states):
+        state.assign(np.random.SeedSequence([seed, number]).generate_state(2))
 
 
 class StepState:
