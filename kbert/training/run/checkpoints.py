@@ -64,7 +64,7 @@ class Checkpoints:
     def publish(self, arrays: dict[str, np.ndarray], step: int, progress: dict[str, Any]) -> None:
         """Writes a checkpoint, then removes older ones, so that the `keep` newest remain.
 
-        Earlier checkpoints that were written only because a run was stopped are removed first.
+        Earlier checkpoints that only bridge the time to this one are removed first.
 
         Args:
             arrays: state from `copy_state`.
@@ -104,11 +104,12 @@ class Checkpoints:
             self._path(step).unlink()
 
     def remove_bridges(self, step: int) -> None:
-        """Removes the checkpoints before `step` that were written only because a run was stopped.
+        """Removes the checkpoints before `step` that were written only by the clock or at a stop.
 
-        Otherwise the checkpoints that are kept, and averaged at the end, would depend on when a run
-        was stopped. The checkpoint of `step` must be complete. Call this at the start of a run too:
-        a process may die after writing that checkpoint and before this call.
+        Otherwise the checkpoints that are kept, and averaged at the end, would depend on a run's
+        speed and on when it was stopped. The checkpoint of `step` must be complete. Call this at
+        the start of a run too: a process may die after writing that checkpoint and before this
+        call.
         """
         for earlier_step in [x for x in self.steps() if x < step]:
             try:

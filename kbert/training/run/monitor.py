@@ -244,7 +244,7 @@ class Monitor(keras.callbacks.CallbackList):
             self.ended_by = CALLBACK
         if self.is_over:
             self.finish()
-        self._save_or_stop(is_last or self.ended_by is not None or self._is_time_to_save())
+        self._save_or_stop(is_last or self.ended_by is not None)
         if self.is_over:
             self.model.stop_training = True
 
@@ -272,17 +272,18 @@ class Monitor(keras.callbacks.CallbackList):
         elif self._values.is_due():
             self._fetch()
         if self.ended_by is None:  # else `on_epoch_end` follows
-            self._save_or_stop(self._is_time_to_save())
+            self._save_or_stop(False)
         if self.is_over:
             self.model.stop_training = True
 
     def _is_time(self, every: int | None) -> bool:
         return every is not None and self.step % every == 0
 
-    def _is_time_to_save(self) -> bool:
+    @property
+    def _has_waited(self) -> bool:
+        """Whether `checkpoint_minutes` have passed since the last checkpoint."""
         minutes = self._settings.checkpoint_minutes
-        has_waited = minutes is not None and time.monotonic() - self._saved_at >= 60 * minutes
-        return has_waited or self._is_time(self._settings.checkpoint_every)
+        return minutes is not None and time.monotonic() - self._saved_at >= 60 * minutes
 
     def _fetch(self) -> None:
         """Fetches the values of the steps since the last fetch; checks, logs and shows them."""
@@ -347,10 +348,16 @@ class Monitor(keras.callbacks.CallbackList):
         """Whether these weights may count as the best: no callback has a false `may_be_best`."""
         return all(getattr(callback, "may_be_best", True) for callback in self.callbacks)
 
-    def _save_or_stop(self, due: bool) -> None:
-        """Saves a checkpoint if it is due, or if all hosts stop after this step."""
+    def _save_or_stop(self, at_end: bool) -> None:
+        """Saves a checkpoint if it is due, or if all hosts stop after this step.
+
+        Args:
+            at_end: whether a checkpoint is due because an epoch or the run ends.
+        """
         number = self._hosts.stops_after(self.step)  # a later signal is handled at the next step
-        if due or number is not None:
+        every, has_waited = self._settings.checkpoint_every, self._has_waited
+        due = at_end or self._is_time(every) or (every is None and has_waited)
+        if due or has_waited or number is not None:
             self._save(bridges=not due)
         if number is not None:
             self._background.wait()
@@ -362,8 +369,8 @@ class Monitor(keras.callbacks.CallbackList):
         """Starts writing a checkpoint in the background, after the best weights, if they are new.
 
         Args:
-            bridges: whether it is written only because the run is stopped; see
-                `Checkpoints.remove_bridges`.
+            bridges: whether it is written only because the run is stopped, or by the clock between
+                those of `checkpoint_every`; see `Checkpoints.remove_bridges`.
         """
         if self._files is None:
             return

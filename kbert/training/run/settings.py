@@ -39,7 +39,11 @@ class RunSettings(Options):
         1000, help="Steps between checkpoints.", at_least=1, changes_numbers=False
     )
     checkpoint_minutes: float | None = option(
-        None, help="Minutes between checkpoints.", at_least=0, changes_numbers=False
+        None,
+        help="Minutes between checkpoints. Those between the checkpoints of --checkpoint_every are "
+        "kept only until the next one.",
+        at_least=0,
+        changes_numbers=False,
     )
     keep_checkpoints: int = option(
         3, help="Number of newest checkpoints to keep.", at_least=1, changes_numbers=False

@@ -161,6 +161,16 @@ def test_a_checkpoint_of_a_stop_goes_when_the_next_is_there(tmp_path):
 
 
 @pytest.mark.usefixtures("eagerly")
+def test_checkpoints_by_the_clock_do_not_count_beside_those_by_steps(tmp_path):
+    """The mean of the last ones would depend on the speed of the machine."""
+    own = {"steps": 8, "checkpoint_minutes": 0, "keep_checkpoints": 3}
+    run_toy.main(tmp_path / "both", **own, checkpoint_every=3)
+    assert Checkpoints(tmp_path / "both" / "checkpoints").steps() == [3, 6, 8]
+    run_toy.main(tmp_path / "clock", **own, checkpoint_every=None)
+    assert Checkpoints(tmp_path / "clock" / "checkpoints").steps() == [6, 7, 8]
+
+
+@pytest.mark.usefixtures("eagerly")
 def test_evaluations_measure_more_than_losses(tmp_path, capsys):
     scores = iter([{"bleu": 12.5}, {"bleu": 25.0}])
     asked = {"steps": 4, "evaluate_every": 2}
