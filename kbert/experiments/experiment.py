@@ -1,5 +1,6 @@
 """The common part of fine-tuning runs: a task by name, a pretrained model, the data."""
 
+import itertools
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, cast
@@ -95,7 +96,7 @@ class Experiment(Trainable):
         dev: development data, in the same forms; it chooses the best checkpoint.
         test: test data, in the same forms; it is measured, or only predicted if it has no labels.
         dev_share: share of `train` that is split off as development data if there is no `dev`;
-            for any share `train` keeps a row of each class.
+            for any share `train` keeps a row of each label.
         labels: names of the classes, if there are more than occur in `train`.
         columns: kbert's name of a column -> the file's name, see `kbert.experiments.reading`.
         label_separator: separator between the labels of one text, for "multilabel".
@@ -376,8 +377,9 @@ def _split(table: Table, share: float) -> tuple[Table, Table]:
     """Splits a table at random into development data and the rest; both keep the order.
 
     The rows are drawn from the whole table, as in version 0.1, so that its runs can be resumed. One
-    case differs: every row has one class, by name, and the rest would lack a class. Then the share
-    is drawn from each class, as nearly as whole rows allow, and each class keeps a row in the rest.
+    case differs: labels are names, and the rest would lack one. If every row has one label, the
+    share is then drawn from each class, as nearly as whole rows allow, and each class keeps a row
+    in the rest. If rows have lists of labels, the first row of each such label stays in the rest.
 
     Args:
         table: the table.
@@ -395,11 +397,15 @@ def _split(table: Table, share: float) -> tuple[Table, Table]:
             "`dev_share` must leave rows on both sides. Received: "
             f"dev_share={share} of {len(table)} rows"
         )
-    groups = _class_rows(table)
+    groups = _label_rows(table)
     drawn = _draw(range(len(table)), count)
-    if any(drawn.issuperset(rows) for rows in groups):
+    one_each = sorted(itertools.chain(*groups)) == list(range(len(table)))
+    if one_each and any(map(drawn.issuperset, groups)):
         counts = _apportion([len(rows) for rows in groups], count)
         drawn = set().union(*map(_draw, groups, counts))
+    for group in groups:
+        if drawn.issuperset(group):
+            drawn.remove(group[0])
     if not drawn:
         raise ValueError(
             "`dev_share` must leave a row of each class for training. Received: "
@@ -418,15 +424,16 @@ def _draw(rows: Sequence[int], count: int) -> set[int]:
     return {rows[position] for position in positions}
 
 
-def _class_rows(table: Table) -> list[list[int]]:
-    """Returns the row numbers of each class; one group of all rows if labels are not strings."""
-    labels = table.columns.get("label", [])
-    if not labels or not all(isinstance(label, str) for label in labels):
-        return [list(range(len(table)))]
-    rows_by_class: dict[str, list[int]] = {}
-    for row, label in enumerate(labels):
-        rows_by_class.setdefault(label, []).append(row)
-    return list(rows_by_class.values())
+def _label_rows(table: Table) -> list[list[int]]:
+    """Returns the row numbers of each label; [] if labels are not strings, or lists of them."""
+    column = table.columns.get("label", table.columns.get("labels", []))
+    rows_by_label: dict[str, list[int]] = {}
+    for row, value in enumerate(column):
+        for label in dict.fromkeys(value) if isinstance(value, list) else (value,):
+            if not isinstance(label, str):
+                return []
+            rows_by_label.setdefault(label, []).append(row)
+    return list(rows_by_label.values())
 
 
 def _apportion(sizes: list[int], count: int) -> list[int]:

@@ -110,6 +110,23 @@ def test_a_share_without_a_row_that_can_be_spared(preset):
         split(["a", "b", "c", "d"], 0.5, preset)
 
 
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
+def test_training_keeps_a_row_of_each_label_of_lists(preset, share):
+    for start in range(20):  # each row is drawn in one of these orders
+        order = [*range(start, 20), *range(start)]
+        labels = [["a", "rare"] if n == 0 else ["a"] if n % 2 else [] for n in order]
+        data = {"text": ["the fox"] * 20, "label": labels}
+        made = Experiment("multilabel", preset=preset, train=data, dev_share=share)
+        assert made.labels == ["a", "rare"]
+        assert len(made.train) + len(made.dev) == 20
+        assert abs(len(made.dev) - 20 * share) <= 2
+        tags = [["B-x" if n == 0 else "O"] for n in order]
+        tagged = {"words": [["fox"]] * 20, "labels": tags}
+        assert ["B-x"] in Experiment("ner", preset=preset, train=tagged, dev_share=share).train[
+            "labels"
+        ]
+
+
 def test_rows_without_one_class_are_drawn_together(preset):
     data = {"text": ["the fox"] * 10, "label": [0.5 * n for n in range(10)]}
     made = Experiment("regress", preset=preset, train=data, dev_share=0.3)
