@@ -43,6 +43,7 @@ class GlueTask:
         files: split -> file name in the folder.
         server_name: name of the task on GLUE's server; None = `name`.
         test_rows: number of test predictions that the server accepts; 0 = it accepts none.
+        has_malformed_rows: whether a published file has malformed rows, which are to be skipped.
     """
 
     name: str
@@ -54,6 +55,7 @@ class GlueTask:
     files: dict[str, str] = dataclasses.field(default_factory=lambda: _FILES)
     server_name: str | None = None
     test_rows: int = 0
+    has_malformed_rows: bool = False
 
     @property
     def is_pair(self) -> bool:
@@ -121,6 +123,7 @@ GLUE = {
         label_header="is_duplicate",
         metrics=("f1", "accuracy"),
         test_rows=390965,
+        has_malformed_rows=True,
     ),
     "mnli": dataclasses.replace(
         _MNLI,

@@ -5,6 +5,7 @@ import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from kbert.catalog.glue import GLUE
 from kbert.data import Table
 from kbert.data.readers import (
     read_choices,
@@ -87,7 +88,8 @@ def _reading(files: Files) -> tuple[dict[str, Any], dict[str, str]]:
 def glue(files: Files) -> Table:
     """Reads a file or the folder of a GLUE task."""
     split = files.split if is_dir(files.path) else None
-    return read_glue(files.name, files.path, split=split)
+    on_error = "count" if GLUE[files.name].has_malformed_rows else "raise"
+    return read_glue(files.name, files.path, split=split, on_error=on_error)
 
 
 def super_glue(files: Files) -> Table:

@@ -198,6 +198,17 @@ def test_a_folder_of_glue_has_its_splits(tmp_path):
     assert table("sst2", str(tmp_path / "dev.tsv"), split="train")["label"] == ["positive"]
 
 
+def test_malformed_rows_are_skipped_where_a_published_file_has_some(tmp_path, caplog):
+    path = tmp_path / "train.tsv"
+    row = "1\t2\t3\twho?\twhy?\t1\n"
+    path.write_text(f"id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n{row}2\t5\n{row}")
+    assert table("qqp", path)["label"] == ["duplicate"] * 2
+    assert "1 malformed rows are skipped, at the lines 3" in caplog.text
+    path.write_text("sentence\tlabel\nfine\t1\nfine\n")
+    with pytest.raises(ValueError, match=r"train.tsv, line 3: the row has 1 columns"):
+        table("sst2", path)
+
+
 def test_pairs_to_embed_need_no_scores(tmp_path):
     columns = {"first": "question", "second": "context"}
     path = tmp_path / "pairs.csv"
