@@ -120,12 +120,17 @@ class File(source.Source):
             # Before the line is read to its end.
             self._check_length(unfinished, number, max_bytes, what)
         if unfinished:
-            if number == 1 and b"\r" in unfinished.rstrip(b"\r"):
-                raise ValueError(
-                    f"{self.name}: lines must end in \\n or \\r\\n; `tr '\\r' '\\n'` converts a "
-                    "file whose lines end in \\r. Received: one line, with \\r inside"
-                )
+            if number == 1:
+                self._check_line_end(_has_inner_return(unfinished))
             yield number, unfinished
+
+    def _check_line_end(self, has_inner_return: bool) -> None:
+        """Raises ValueError if the only line of the file has a carriage return inside."""
+        if has_inner_return:
+            raise ValueError(
+                f"{self.name}: lines must end in \\n or \\r\\n; `tr '\\r' '\\n'` converts a "
+                "file whose lines end in \\r. Received: one line, with \\r inside"
+            )
 
     def _check_length(self, line: bytes, number: int, max_bytes: float, what: str) -> None:
         """Raises ValueError if a line, or the part of it that was read, has more bytes."""
@@ -173,6 +178,11 @@ class File(source.Source):
         )
 
 
+def _has_inner_return(line: bytes) -> bool:
+    """Returns whether a line has a carriage return that is not at its end."""
+    return b"\r" in line.rstrip(b"\r")
+
+
 def is_stream(path: str) -> bool:
     """Whether a path is a pipe, terminal or socket: of unknown size, and readable only once.
 
@@ -206,9 +216,12 @@ class TextFile(File):
         continued = False  # whether parts of the document in `unfinished` were yielded
         empty = True
         carriage_return = b""  # a carriage return whose newline may be in the next block
+        has_newline = has_inner_return = False
         for block in self.blocks():
             block = carriage_return + block
             carriage_return = b"\r" if block.endswith(b"\r") else b""
+            has_newline = has_newline or b"\n" in block
+            has_inner_return = has_inner_return or _has_inner_return(block)
             buffer = unfinished + block.removesuffix(b"\r").replace(b"\r\n", b"\n")
             start = 0
             for blank in _BLANK_LINE.finditer(buffer):
@@ -232,6 +245,7 @@ class TextFile(File):
                 yield from parts
                 unfinished = tail + unfinished[len(text) :]
             line += buffer.count(b"\n") - unfinished.count(b"\n")
+        self._check_line_end(has_inner_return and not has_newline)
         for part in filter(None, source.cut_document(unfinished.strip())):
             empty = False
             yield part

@@ -32,7 +32,7 @@ def test_blank_lines_separate_documents(tmp_path, name):
 )
 @example(text="a\r\r\na", block=1)
 def test_blocks_of_any_size_give_the_same_documents(tmp_path_factory, text, block):
-    if not text.strip():
+    if not text.strip() or ("\n" not in text and "\r" in text.rstrip("\r")):
         return
     path = tmp_path_factory.mktemp("blocks") / "a.txt"
     with pytest.MonkeyPatch.context() as patch:
@@ -58,6 +58,18 @@ def test_over_long_documents_are_cut_the_same_way_at_any_block_size(tmp_path_fac
         assert all(part.decode().strip() for part in whole)
         patch.setattr(files, "_READ_BYTES", block)
         assert read(path, text.encode()) == whole
+
+
+@pytest.mark.parametrize("block", [1, 2, 3, 100])
+def test_lines_that_end_in_a_carriage_return_alone_are_refused(tmp_path, monkeypatch, block):
+    monkeypatch.setattr(files, "_READ_BYTES", block)
+    with pytest.raises(ValueError, match=r"a.txt: lines must end in .*`tr .*one line, with \\r in"):
+        read(tmp_path / "a.txt", b"one.\rtwo.\r\rthree.\r")
+    monkeypatch.setattr(source, "MAX_DOCUMENT_BYTES", 4)
+    with pytest.raises(ValueError, match=r"one line, with \\r inside"):
+        read(tmp_path / "a.txt", b"one.\rtwo.\r\rthree.\r")
+    assert read(tmp_path / "a.txt", b"one\r") == [b"one"]
+    assert read(tmp_path / "a.txt", b"a\rb\n\nc") == [b"a\rb", b"c"]
 
 
 def test_where_an_over_long_document_is_cut(monkeypatch):
