@@ -67,7 +67,8 @@ class MultiTaskExperiment(Trainable):
     `kbert.experiments.run`, `seeds`, `grid` and `preview` accept it instead of an `Experiment`. The
     preset that a run writes has a subfolder for each task, which is a preset itself; answers and
     reports are in `tasks/`. The best weights are those with the best `mean` over one metric per
-    task, unless the setting `metric` is another value, such as `rte_accuracy`.
+    task, on a scale of 0 to 1, unless the setting `metric` is another value, such as
+    `rte_accuracy`.
 
     Args:
         experiments: name -> the experiment on a single task. All have the same preset.
@@ -235,19 +236,9 @@ class MultiTaskExperiment(Trainable):
         chosen = {name: own.metric for name, own in self.own_settings.items() if own.metric}
         multi = MultiTask(tasks, train_encoder=self.options.train_encoder, metrics=chosen)
         if settings.metric is not None:
-            self._check_metric(multi, settings.metric)
+            held_out = {name: single.dev for name, single in self.experiments.items()}
+            multi.check_metric(settings.metric, held_out, leave_out=is_of_class)
         return multi
-
-    def _check_metric(self, multi: MultiTask, metric: str) -> None:
-        """Raises ValueError unless evaluations of the tasks have the value `metric`."""
-        known = ["mean", "loss"]
-        for name, single in self.experiments.items():
-            scores = multi.tasks[name].score_names(single.dev)
-            if scores is None and metric.startswith(f"{name}_"):
-                return  # its values are not known before an evaluation
-            known += [f"{name}_{key}" for key in ("loss", *(scores or ())) if not is_of_class(key)]
-        if metric not in known:
-            raise ValueError(f"`metric` must be one of {', '.join(known)}. Received: {metric!r}")
 
     def fit(
         self,
@@ -279,7 +270,8 @@ class MultiTaskExperiment(Trainable):
 
     def main_metric(self, task: MultiTask, settings: Settings) -> str:
         """Returns the name of the metric that selects the best weights."""
-        return settings.metric or "mean"
+        held_out = {name: single.dev for name, single in self.experiments.items()}
+        return settings.metric or task.usual_metric(held_out)
 
     def joined(
         self, task: MultiTask, metrics: Mapping[str, dict[str, float]]
@@ -296,9 +288,7 @@ class MultiTaskExperiment(Trainable):
         }
         main_names = {n: task.main_metric(n, self.experiments[n].dev) for n in metrics}
         # Test data may have fewer values than the development data.
-        main_values = [metrics[n][x] for n, x in main_names.items() if x and x in metrics[n]]
-        mean = {"mean": sum(main_values) / len(main_values)} if main_values else {}
-        return {**values, **mean} if metrics else None
+        return {**values, **task.mean(main_names, metrics)} if metrics else None
 
     def summary(self) -> str:
         """Returns a line for each task: name, classes and sizes of the data."""

@@ -17,6 +17,10 @@ from kbert.core.types import Values
 from kbert.metrics.checks import array
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
+# The values of `squad_scores` that are percentages; thresholds are in logits.
+PERCENTAGES = frozenset(
+    f"{kind}{name}" for kind in ("", "HasAns_", "NoAns_", "best_") for name in ("exact", "f1")
+)
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)  # ASCII only, as in the scorers
 
 

@@ -102,7 +102,8 @@ class FineTuningTask(TableTask, EncoderTask):
     - `signatures()`: the entry points of an export; see `Task`.
 
     The rest has defaults: `assemble`, `outputs`, `predictions`, `check_labels`, `check_held_out`,
-    `reports`, `adapt_table`, `describe_example`, `token_marks`, `tune`, `sample_outputs`.
+    `settings_of_data`, `percentages`, `reports`, `adapt_table`, `describe_example`,
+    `token_marks`, `tune`, `sample_outputs`.
 
     Args:
         encoder: a `kbert.Encoder`, or another encoder that the task supports.

@@ -29,7 +29,7 @@ from kbert.models.edits import variants_of
 from kbert.models.keras_model import KerasEdits
 from kbert.tasks.dataset_objective import AFTER_FIT
 from kbert.tasks.fine_tuning.base import FineTuningTask
-from kbert.tasks.fine_tuning.objective import EpochsObjective
+from kbert.tasks.fine_tuning.objective import EpochsObjective, evaluation_of
 from kbert.tasks.fine_tuning.sample_weights import check_column
 from kbert.training.run.history import History
 from kbert.training.run.objective import Evaluate
@@ -223,8 +223,8 @@ class MultiTask(KerasEdits, TrainStep, keras.Model):
             data: name -> labelled examples, or a tuple of data and labels, in the form of each
                 task's `fit`.
             validation_data: held-out data in the form of `data`, evaluated after each epoch. The
-                best weights are those with the largest `mean` of the tasks' metrics, unless
-                `metric` is set.
+                best weights are those with the largest `mean` of the tasks' metrics, or without one
+                the smallest `loss`, unless `metric` is set.
             sampling: probability of a task: "proportional" to its number of examples, to the square
                 root of it ("sqrt"), "uniform", or "annealed". The last goes from proportional to
                 nearly uniform: the number of examples to the power of 1 - 0.8 (e - 1) / (E - 1) in
@@ -268,7 +268,8 @@ class MultiTask(KerasEdits, TrainStep, keras.Model):
 
         The mean is over one metric per task: that of `metrics`, or its `metric`. If that is the
         loss, which has other units, it is the first of `score_names`: Pearson's correlation for a
-        regressor. A task without any is left out; if none is left, there is no mean.
+        regressor. A task without any is left out; if none is left, there is no mean. Percentages,
+        such as the F1 of SQuAD, are divided by 100 in it.
 
         Args:
             data: name -> labelled examples, in the form of `fit`; tasks may be missing.
@@ -279,18 +280,46 @@ class MultiTask(KerasEdits, TrainStep, keras.Model):
         """
         refuse_others(others, EVALUATE, "evaluate")
         self.check_names(data, all_of_them=False)
-        scores: dict[str, float] = {}
-        main_scores, loss = [], 0.0
-        for name, labelled in data.items():
-            task = self.tasks[name]
-            table = task.as_table(labelled)
-            values = task.evaluate(table, batch_size=batch_size, verbose=verbose)
-            scores |= {f"{name}_{key}": value for key, value in values.items()}
-            loss += values["loss"]
-            metric = self.main_metric(name, table, values)
-            main_scores += [] if metric is None else [values[metric]]
-        scores["loss"] = loss
-        return {**scores, "mean": sum(main_scores) / len(main_scores)} if main_scores else scores
+        tables = {name: self.tasks[name].as_table(x) for name, x in data.items()}
+        options: dict[str, Any] = {"batch_size": batch_size, "verbose": verbose}
+        return self.joined(
+            tables, {name: self.tasks[name].evaluate(x, **options) for name, x in tables.items()}
+        )
+
+    def joined(
+        self, tables: Mapping[str, Table], values: Mapping[str, Mapping[str, float]]
+    ) -> dict[str, float]:
+        """Returns the values of an evaluation from those of each task; see `evaluate`.
+
+        Args:
+            tables: name -> labelled examples that the task was evaluated on.
+            values: name -> the values of the task.
+
+        Raises:
+            ValueError: a metric of the mean is not among the values.
+        """
+        main = {name: self.main_metric(name, tables[name], x) for name, x in values.items()}
+        return {
+            **{f"{name}_{key}": x for name, own in values.items() for key, x in own.items()},
+            "loss": sum(own["loss"] for own in values.values()),
+            **self.mean(main, values),
+        }
+
+    def mean(
+        self, metrics: Mapping[str, str | None], values: Mapping[str, Mapping[str, float]]
+    ) -> dict[str, float]:
+        """Returns {"mean": mean of one metric per task}, on a scale of 0 to 1; {} without any.
+
+        Args:
+            metrics: name of a task -> its `main_metric`; None = none.
+            values: name of a task -> its values. A metric that is not among them is left out.
+        """
+        shares = [
+            values[name][metric] / (100 if metric in self.tasks[name].percentages else 1)
+            for name, metric in metrics.items()
+            if metric is not None and metric in values[name]
+        ]
+        return {"mean": sum(shares) / len(shares)} if shares else {}
 
     def main_metric(
         self, name: str, table: Table, values: Collection[str] | None = None
@@ -319,6 +348,37 @@ class MultiTask(KerasEdits, TrainStep, keras.Model):
                 f"{', '.join(scores)}. Received: {metric!r}"
             )
         return metric
+
+    def usual_metric(self, tables: Mapping[str, Table]) -> str:
+        """Returns the value that selects the best weights: "mean", or "loss" if there is no mean.
+
+        `tables` are name -> labelled examples to evaluate the task on.
+        """
+        main = [self.main_metric(name, table) for name, table in tables.items()]
+        return "mean" if any(metric is not None for metric in main) else "loss"
+
+    def check_metric(
+        self,
+        metric: str,
+        tables: Mapping[str, Table],
+        leave_out: Callable[[str], bool] | None = None,
+    ) -> None:
+        """Raises ValueError unless evaluations have the value `metric`.
+
+        Args:
+            metric: name of a value, such as "mean".
+            tables: name -> labelled examples to evaluate the task on.
+            leave_out: function that returns whether a task's value is refused; None = none is.
+        """
+        known = list(dict.fromkeys([self.usual_metric(tables), "loss"]))
+        for name, table in tables.items():
+            scores = self.tasks[name].score_names(table)
+            if scores is None and metric.startswith(f"{name}_"):
+                return  # its values are not known before an evaluation
+            keys = [key for key in ("loss", *(scores or ())) if not (leave_out and leave_out(key))]
+            known += [f"{name}_{key}" for key in keys]
+        if metric not in known:
+            raise ValueError(f"`metric` must be one of {', '.join(known)}. Received: {metric!r}")
 
     def batches(
         self,
@@ -425,13 +485,17 @@ class TasksObjective(EpochsObjective):
         super().__init__(next(iter(multi.tasks.values())), multi, settings)
         self.multi, self.sampling, options = multi, sampling, self.options
         self.rows = {}
+        tables = {name: task.as_table(data[name]) for name, task in multi.tasks.items()}
         for name, task in multi.tasks.items():
-            table = task.as_table(data[name])
-            check_column(table, None, task.columns)
-            self.rows[name] = task.tokenize(table, labelled=True)
+            check_column(tables[name], None, task.columns)
+            self.rows[name] = task.tokenize(tables[name], labelled=True)
             if not len(self.rows[name]):
                 raise ValueError(f"Training needs examples. Received: {name} without any")
+            task.report_cut(self.rows[name].cut, len(tables[name]), f"{name} ")
             check_compares_whole_batches(task, self.micro_batches)
+        self.settings_of_data = [
+            (task, task.settings_of_data(tables[name])) for name, task in multi.tasks.items()
+        ]
         sizes = [len(rows) for rows in self.rows.values()]
         if steps_per_epoch is None:
             steps_per_epoch = sum(math.ceil(size / options.batch_size) for size in sizes)
@@ -447,8 +511,9 @@ class TasksObjective(EpochsObjective):
         self.held_out: dict[str, Table] = {}
         if validation_data is not None:
             multi.check_names(validation_data, all_of_them=False)
-            self.evaluate = self._evaluation(validation_data)
-            self.metric = options.metric or "mean"
+            self.evaluate = self._evaluation(tables, validation_data)
+            self.metric = options.metric or multi.usual_metric(self.held_out)
+            multi.check_metric(self.metric, self.held_out)
         self.variants = variants_of(multi.encoder)
         self.variants.train([task.variant for task in multi.tasks.values()], multi.train_encoder)
 
@@ -482,19 +547,26 @@ class TasksObjective(EpochsObjective):
         for name, task in self.multi.tasks.items():
             task.predictor.check_trained(self.rows[name], count, f"{name}, by {AFTER_FIT}")
 
-    def _evaluation(self, validation_data: Mapping[str, Any]) -> Evaluate:
+    def _evaluation(
+        self, tables: Mapping[str, Table], validation_data: Mapping[str, Any]
+    ) -> Evaluate:
         """Returns a function that evaluates the tasks on `validation_data`.
 
-        It is name -> labelled examples. Raises ValueError if a task in it has no examples.
+        It is name -> labelled examples; `tables` are the training data. Raises ValueError if a task
+        in it has no examples, or labels that do not fit.
         """
-        tables = {name: self.multi.tasks[name].as_table(x) for name, x in validation_data.items()}
-        for name, table in tables.items():
+        tasks, size = self.multi.tasks, self.options.batch_size
+        held_out = {name: tasks[name].as_table(x) for name, x in validation_data.items()}
+        evaluations = {}
+        for name, table in held_out.items():
             if not len(table):
                 raise ValueError(f"An evaluation needs examples. Received: {name} without any")
             self.multi.main_metric(name, table)  # raises before the training
-        self.held_out = tables
-        size = self.options.batch_size
-        return lambda: self.multi.evaluate(tables, batch_size=size, verbose=0)
+            evaluations[name] = evaluation_of(tasks[name], tables[name], table, size, f"{name} ")
+        self.held_out = held_out
+        return lambda: self.multi.joined(
+            held_out, {name: evaluate() for name, evaluate in evaluations.items()}
+        )
 
     def _warn_of_absent_tasks(self) -> None:
         """Warns of each task that has no step in one or more epochs."""

@@ -62,10 +62,13 @@ class EpochsObjective(Objective):
         options: all settings, a `FitSettings`.
         evaluate: function that evaluates the model on held-out data.
         metric: name of the value that selects the best weights.
+        settings_of_data: pairs (task, name -> value): the settings that follow from the training
+            data, which `fit` sets.
     """
 
     evaluate: Evaluate | None = None
     metric: str | None = None
+    settings_of_data: Sequence[tuple[Any, Mapping[str, Any]]] = ()
     steps_per_epoch: int
 
     def __init__(self, task: Any, model: TrainStep, settings: Mapping[str, Any]) -> None:
@@ -128,7 +131,7 @@ class EpochsObjective(Objective):
             if not self.is_compiled:
                 self._compile(plan.end, callbacks)
             self.model.step_state.fused = self.is_fused
-            history = Run(
+            run = Run(
                 task=self.model,
                 objective=self,
                 plan=plan,
@@ -137,7 +140,9 @@ class EpochsObjective(Objective):
                 resume=resume,
                 verbose=verbose,
                 callbacks=callbacks,
-            ).train()
+            )
+            with self._set_by_data():
+                history = run.train()
         if history.interrupted:
             raise_stopped(cast(int, history.stopped_by), history.step)
         # The number of rows that a step has in memory.
@@ -181,6 +186,20 @@ class EpochsObjective(Objective):
                 *(epochs, frozen, len(scales)),
             )
         return scales
+
+    @contextlib.contextmanager
+    def _set_by_data(self) -> Iterator[None]:
+        """Sets `settings_of_data`; a ValueError, by which a run is refused, restores the others."""
+        new = [(task, *item) for task, values in self.settings_of_data for item in values.items()]
+        old = [(task, name, getattr(task, name)) for task, name, _ in new]
+        for setting in new:
+            setattr(*setting)
+        try:
+            yield
+        except ValueError:
+            for setting in old:
+                setattr(*setting)
+            raise
 
     @contextlib.contextmanager
     def _frozen(self) -> Iterator[None]:
@@ -237,6 +256,7 @@ class TableObjective(EpochsObjective):
             self.num_examples = rows.num_examples
         else:
             table = task.as_table(data, labels)
+            self.settings_of_data = [(task, task.settings_of_data(table))]
             if weights is not None:
                 table = table.with_column(SAMPLE_WEIGHT, weights)
             check_column(table, options.sample_weight, task.columns)
@@ -295,12 +315,7 @@ class TableObjective(EpochsObjective):
         """
         if not len(held_out):
             raise ValueError("validation_data needs examples. Received: a table without rows")
-        if table is not None:
-            self.task.check_held_out(table, held_out)
-        predictor, size = self.task.predictor, self.options.batch_size
-        parts = list(predictor.parts(held_out, labelled=True))
-        self.task.report_cut(sum(rows.cut for _, rows in parts), len(held_out), "held-out ")
-        return lambda: predictor.measure(held_out, parts, size, verbose=0)[0]
+        return evaluation_of(self.task, table, held_out, self.options.batch_size)
 
     def _known_metric(self, metric: str) -> str:
         """Returns `metric`; raises ValueError if evaluations of the task have no such value."""
@@ -312,6 +327,29 @@ class TableObjective(EpochsObjective):
                 f"Received: metric={metric!r}"
             )
         return metric
+
+
+def evaluation_of(
+    task: Any, table: Table | None, held_out: Table, batch_size: int, name: str = ""
+) -> Callable[[], dict[str, float]]:
+    """Returns a function that evaluates a task on held-out data, which is tokenised once, now.
+
+    Args:
+        task: a `TableTask`.
+        table: the training data, whose labels the held-out ones must fit; None = rows on disk.
+        held_out: labelled examples.
+        batch_size: maximum number of rows in a batch.
+        name: name of the task in warnings, with a space at its end.
+
+    Raises:
+        ValueError: the labels do not fit.
+    """
+    if table is not None:
+        task.check_held_out(table, held_out)
+    predictor = task.predictor
+    parts = list(predictor.parts(held_out, labelled=True))
+    task.report_cut(sum(rows.cut for _, rows in parts), len(held_out), f"held-out {name}")
+    return lambda: predictor.measure(held_out, parts, batch_size, verbose=0)[0]
 
 
 def _weighted_rows(task: Any, table: Table, options: FitSettings) -> Rows:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar
 
 import keras
@@ -58,6 +58,8 @@ class TableTask(Task):
     columns: ClassVar[Columns] = Columns()
     options: ClassVar[type[Options]] = RowOptions
     metric: ClassVar[str] = "loss"
+    # Names of the metrics that are percentages, for means over several tasks.
+    percentages: ClassVar[Collection[str]] = ()
     # Whether `prepare_rows` supports the task: its rows must not depend on the whole table.
     prepares_rows: ClassVar[bool] = True
     # Whether labels stay valid if words of the texts are replaced by similar words.
@@ -124,6 +126,13 @@ class TableTask(Task):
 
         By default accepts all.
         """
+
+    def settings_of_data(self, table: Table) -> dict[str, Any]:
+        """Returns name -> value of the settings that follow from training data, for `fit` to set.
+
+        By default empty. Settings that the user has chosen are not among them.
+        """
+        return {}
 
     def main_metric(self, held_out: Table) -> str:
         """Returns the metric that selects the best weights; by default `metric`."""

@@ -19,7 +19,7 @@ from kbert.core.types import MaybeNone, Tensor, Tensors, Terms
 from kbert.data.tables.rows import Rows
 from kbert.data.tables.table import Table
 from kbert.heads import SpanHead
-from kbert.metrics.squad import best_no_answer_threshold, squad_scores, token_f1
+from kbert.metrics.squad import PERCENTAGES, best_no_answer_threshold, squad_scores, token_f1
 from kbert.signatures import Signature
 from kbert.tasks.columns import Columns
 from kbert.tasks.fine_tuning.base import FineTuningTask
@@ -84,6 +84,7 @@ class QuestionAnswerer(FineTuningTask):
     predicts_per = "token"
     averages = "logits"  # spans are ranked by sums of logits, whatever all spans sum up to
     takes_seq2seq = True
+    percentages = PERCENTAGES
     prepares_rows = False  # `fit` checks the whole table for questions without an answer
     max_length: int | MaybeNone
     max_question_length: int | MaybeNone
@@ -127,17 +128,10 @@ class QuestionAnswerer(FineTuningTask):
     def parts(self) -> dict[str, keras.layers.Layer]:
         return {**super().parts, "span": self.span}
 
-    def fit(  # type: ignore[override]  # a table and labels where Keras has x and y
-        self, data: Any, labels: Any = None, **options: Any
-    ) -> keras.callbacks.History:
-        """Trains on questions with their answers; see `FineTuningTask.fit` for the options.
-
-        If a question has no answer and `null_threshold` is None, sets `null_threshold` to 0.0.
-        """
-        table = self.as_table(data, labels)
-        if self.null_threshold is None and not all(table["answers"]):
-            self.null_threshold = 0.0
-        return super().fit(table, **options)
+    def settings_of_data(self, table: Table) -> dict[str, Any]:
+        """Returns `null_threshold` 0.0 if it is None and a question has no answer, else nothing."""
+        chooses = self.null_threshold is None and not all(_golds(table))
+        return {"null_threshold": 0.0} if chooses else {}
 
     def as_table(self, data: Any, labels: Any = None) -> Table:
         """Converts data like `FineTuningTask.as_table`; pairs are questions and contexts."""

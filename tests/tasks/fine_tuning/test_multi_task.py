@@ -8,7 +8,14 @@ import numpy as np
 import pytest
 
 import kbert
-from kbert.tasks import MultiTask, TextClassifier, TextRegressor, TokenClassifier
+from kbert.tasks import (
+    MultiTask,
+    QuestionAnswerer,
+    TextClassifier,
+    TextDenoiser,
+    TextRegressor,
+    TokenClassifier,
+)
 from kbert.tasks.fine_tuning.multi_task import task_plan
 from tests.harness import assert_close, to_numpy
 
@@ -124,6 +131,91 @@ def test_the_mean_is_of_metrics(config, tokenizer, monkeypatch):
     assert "mean" not in multi.evaluate({"number": held_out["number"]}, verbose=0)
     values = multi.evaluate(held_out, verbose=0)  # of equal means the smaller loss is best
     assert values["loss"] == pytest.approx(sum(values[f"{name}_loss"] for name in held_out))
+
+
+QUESTIONS = {
+    "question": ["which pen", "which fox"] * 4,
+    "context": ["the red pen"] * 8,
+    "answers": [["red"], []] * 4,
+    "answer_starts": [[4], []] * 4,
+}
+
+
+@pytest.mark.usefixtures("eagerly")
+def test_settings_follow_from_the_data_as_in_a_single_task(config, tokenizer):
+    """SQuAD 2.0: a task that was trained on unanswerable questions may answer with nothing."""
+    answerer = QuestionAnswerer(kbert.Encoder(config), tokenizer)
+    multi = MultiTask({"qa": answerer})
+    for refused in ({"epochs": 0}, {"patience": 1}, {"batch_size": 8.5}):
+        for fit, data in ((multi.fit, {"qa": QUESTIONS}), (answerer.fit, QUESTIONS)):
+            with pytest.raises(ValueError, match="Received"):
+                fit(data, **{**FIT, **refused})
+            assert answerer.null_threshold is None
+    multi.fit({"qa": QUESTIONS}, epochs=1, **FIT)
+    assert answerer.null_threshold == 0.0
+    answerer.null_threshold = 0.5
+    multi.fit({"qa": QUESTIONS}, epochs=1, **FIT)
+    assert answerer.null_threshold == 0.5
+
+
+@pytest.mark.usefixtures("eagerly")
+def test_a_run_that_its_folder_refuses_leaves_the_settings(config, tokenizer, tmp_path):
+    answerer = QuestionAnswerer(kbert.Encoder(config), tokenizer)
+    answered = {name: values[::2] for name, values in QUESTIONS.items()}
+    answerer.fit(answered, model_dir=tmp_path, epochs=1, **FIT)
+    with pytest.raises(ValueError, match="data_checksum"):
+        answerer.fit(QUESTIONS, model_dir=tmp_path, epochs=1, **FIT)
+    assert answerer.null_threshold is None
+
+
+def test_percentages_count_as_shares_in_the_mean(config, tokenizer, monkeypatch):
+    encoder = kbert.Encoder(config)
+    qa = QuestionAnswerer(encoder, tokenizer)
+    multi = MultiTask({"qa": qa, "colour": TextClassifier(encoder, tokenizer, ["red", "blue"])})
+    monkeypatch.setattr(qa, "score", lambda table, answers: {"exact": 5.0, "f1": 50.0})
+    values = multi.evaluate({"qa": QUESTIONS, "colour": colours(8)}, verbose=0)
+    assert values["qa_f1"] == 50
+    assert values["mean"] == pytest.approx((0.5 + values["colour_accuracy"]) / 2)
+
+
+@pytest.mark.usefixtures("eagerly")
+def test_data_is_checked_as_that_of_a_single_task(config, tokenizer, caplog):
+    encoder = kbert.Encoder(config)
+    task = TextClassifier(encoder, tokenizer, ["red", "blue"], max_length=4)
+    multi = MultiTask({"colour": task})
+    held_out = {"colour": colours(8, 1)}
+    multi.fit({"colour": colours(16)}, validation_data=held_out, epochs=3, **FIT)
+    assert caplog.text.count("16 of 16 colour examples are longer than 4 tokens") == 1
+    assert caplog.text.count("8 of 8 held-out colour examples are longer than 4 tokens") == 1
+    assert caplog.text.count("truncated") == 2
+    reds = [RED] * 8, ["red"] * 8
+    with pytest.raises(ValueError, match=r"a held-out label must occur .* Received: 'blue'"):
+        multi.fit({"colour": reds}, validation_data=held_out, epochs=1, **FIT)
+
+
+@pytest.mark.usefixtures("eagerly")
+def test_the_metric_is_checked_before_the_training(config, tokenizer):
+    multi = make(config, tokenizer, ["colour", "number"])
+    data = {"colour": colours(8), "number": numbers(8)}
+    before = weights(multi)
+    rule = r"one of mean, loss, colour_loss, colour_accuracy, .*number_pearson.*Received: 'acc'"
+    with pytest.raises(ValueError, match=rule):
+        multi.fit(data, validation_data=data, metric="acc", epochs=1, **FIT)
+    for found, expected in zip(weights(multi), before, strict=True):
+        np.testing.assert_array_equal(found, expected)
+    fitted = multi.fit(data, validation_data=data, metric="number_loss", epochs=1, **FIT)
+    assert fitted.best_value == pytest.approx(fitted.history["val_number_loss"][0])
+
+
+@pytest.mark.usefixtures("eagerly")
+def test_without_a_mean_the_loss_counts(config, tokenizer):
+    encoder = kbert.Encoder(config)
+    multi = MultiTask({"text": TextDenoiser(encoder, tokenizer, decoder_layers=1)})
+    data = {"text": [RED, BLUE] * 4}
+    history = multi.fit(data, validation_data=data, epochs=1, **FIT)
+    assert history.best_value == pytest.approx(history.history["val_loss"][0])
+    with pytest.raises(ValueError, match=r"one of loss, text_loss\. Received: 'mean'"):
+        multi.fit(data, validation_data=data, metric="mean", epochs=1, **FIT)
 
 
 @pytest.mark.slow
