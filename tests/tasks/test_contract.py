@@ -2,6 +2,7 @@
 
 import inspect
 import re
+from functools import partial
 from pathlib import Path
 
 import keras
@@ -103,6 +104,53 @@ def test_a_setting_is_set_by_way_of_its_checks(encoder, tokenizer):
     with pytest.raises(ValueError, match=rf"between 4 and {longest} .*Received: max_length=1000"):
         task.max_length = 1000
     assert task.chosen.max_length is None
+
+
+def test_a_setting_that_does_not_fit_is_refused_as_by_the_constructor(encoder, tokenizer):
+    """A preset with such a setting would not load."""
+
+    def classifier(**settings):
+        return TextClassifier(encoder, tokenizer, ["a", "b"], multi_label=True, **settings)
+
+    for make, name, value in (
+        (classifier, "threshold", 2.0),
+        (classifier, "threshold", {"c": 0.1}),
+        (classifier, "max_length", 1000),
+        (partial(kbert.TextEmbedder, encoder, tokenizer), "matryoshka", (99,)),
+        (partial(kbert.QuestionAnswerer, encoder, tokenizer), "max_length", 1000),
+    ):
+        with pytest.raises(ValueError, match="Received") as at_first:
+            make(**{name: value})
+        task = make()
+        before = task.settings
+        with pytest.raises(ValueError, match="Received") as later:
+            setattr(task, name, value)
+        assert task.settings == before
+        assert str(later.value) == str(at_first.value)
+
+
+def test_a_setting_of_none_is_resolved_as_by_the_constructor(encoder, tokenizer):
+    task = kbert.QuestionAnswerer(encoder, tokenizer)
+    before = task.settings
+    task.max_length = before["max_length"] - 1
+    task.max_length = None
+    assert task.settings == before
+    with pytest.raises(ValueError, match="max_length must be enough for max_question_length"):
+        task.max_length = 5
+    assert task.settings == before
+    assert task.predict([("who", "the fox")], verbose=0)
+
+
+def test_after_any_error_a_setting_is_as_before(encoder, tokenizer, monkeypatch):
+    task = kbert.TextRegressor(encoder, tokenizer)
+
+    def fail():
+        raise TypeError
+
+    monkeypatch.setattr(task, "_settings_changed", fail)
+    with pytest.raises(TypeError):
+        task.max_length = 8
+    assert task.max_length is None
 
 
 @pytest.mark.parametrize(

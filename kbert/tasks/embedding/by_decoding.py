@@ -61,6 +61,10 @@ class EmbeddingByDecoding(EncoderTask):
         # Inside a function, so that Keras does not track the encoder twice.
         self._embedder = lambda: embedder
 
+    def _settings_changed(self) -> None:
+        super()._settings_changed()
+        self.embedder.max_length = self.max_length
+
     @property
     def embedder(self) -> TextEmbedder:
         """The `TextEmbedder` that computes the embeddings."""

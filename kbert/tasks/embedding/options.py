@@ -85,9 +85,13 @@ class DecodingOptions(RowOptions):
         help="Pooling of the token vectors: their mean, the first token's, the maximum of each "
         "dimension, or a mean with larger weights for later tokens.",
         choices=POOLINGS,
+        fixed=True,
     )
     decoder_layers: int | None = option(
-        None, help="Layers of a decoder. None: as many as the encoder has.", at_least=1
+        None,
+        help="Layers of a decoder. None: as many as the encoder has.",
+        at_least=1,
+        fixed=True,
     )
 
 

@@ -173,7 +173,11 @@ class TextEmbedder(FineTuningTask):
                 name="projection",
             )
             self.projection_layer.build((None, self._token_width))
-        elif self.projection_activation is not None:
+        self.build()
+
+    def _check_settings(self) -> None:
+        super()._check_settings()
+        if self.projection is None and self.projection_activation is not None:
             raise ValueError(
                 "`projection_activation` requires `projection`, the width of its layer. Received: "
                 f"projection_activation={self.projection_activation!r}, projection=None"
@@ -183,7 +187,6 @@ class TextEmbedder(FineTuningTask):
                 f"`matryoshka` must be widths of at most {self.width}, that of the embeddings. "
                 f"Received: {too_wide}"
             )
-        self.build()
 
     @property
     def width(self) -> int:

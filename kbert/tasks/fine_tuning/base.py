@@ -138,7 +138,6 @@ class FineTuningTask(TableTask, EncoderTask):
     ) -> None:
         super().__init__(encoder, tokenizer, name=name or _snake_case(type(self).__name__))
         self.chosen = options_of(type(self), options)
-        self._check_length()
         if self.needs_pooler and encoder.pooler is None:
             raise ValueError(
                 "The head reads the pooled vector, so the encoder must have a pooler: "
@@ -218,11 +217,8 @@ class FineTuningTask(TableTask, EncoderTask):
         rate = self.encoder.config.dropout if self.dropout is None else self.dropout
         return Dropout(rate, dtype=self.encoder.dtype_policy, name="dropout")
 
-    def _settings_changed(self) -> None:
-        self._check_length()
-        super()._settings_changed()
-
-    def _check_length(self) -> None:
+    def _check_settings(self) -> None:
+        super()._check_settings()
         max_positions = self.encoder.config.max_positions
         if self.max_length is not None and self.max_length > max_positions:
             raise ValueError(

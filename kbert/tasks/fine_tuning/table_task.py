@@ -268,7 +268,18 @@ class TableTask(Task):
             **settings,
         )
 
+    def build(self, input_shape: Any | None = None) -> None:
+        """Checks the settings; the parts are built when they are created."""
+        self._check_settings()
+
+    def _check_settings(self) -> None:
+        """Raises ValueError if the settings do not fit each other, the model or the tokenizer.
+
+        The constructor calls it by `build`, and every change of a setting does.
+        """
+
     def _settings_changed(self) -> None:
+        self._check_settings()
         super()._settings_changed()
         for traced in ("predictor", "_gated"):  # the latter is that of `attributions`
             self.__dict__.pop(traced, None)

@@ -98,7 +98,7 @@ def _attribute(name: str, options: Any) -> property:
         task.chosen = chosen
         try:
             task._settings_changed()
-        except ValueError:
+        except Exception:
             task.chosen = before
             raise
 

@@ -106,12 +106,15 @@ class TextClassifier(FineTuningTask):
         super().__init__(encoder, tokenizer, labels=self._classes.names, **options)
         if not self.multi_label:
             check_several(self.labels, type(self).__name__)
-        thresholds_of(self.labels, self.threshold)  # raises now
         self.texts = TextRows(self)
         self.head_dropout = self.make_dropout()
         width = None if self._features is None else self._features.pooling.units
         self.classifier = sentence_head(encoder, len(self.labels), width)
         self.build()
+
+    def _check_settings(self) -> None:
+        super()._check_settings()
+        thresholds_of(self.labels, self.threshold)  # raises for an invalid one
 
     @property
     def labels(self) -> list[str]:

@@ -47,15 +47,16 @@ class PairRows:
 
     Args:
         task: the task, with `tokenizer`, `framing` and settings.
-
-    Raises:
-        ValueError: a limit of the task leaves no space for a text, or exceeds the model's.
     """
 
     def __init__(self, task: Any) -> None:
         self._task = task
-        self._check_length("max_length", len(task.framing.source) + self._before)
-        self._check_length("max_target_length", len(task.framing.target))
+
+    def check_lengths(self) -> None:
+        """Raises ValueError if a limit leaves no space for a text, or exceeds the model's."""
+        framing = self._task.framing
+        self._check_length("max_length", len(framing.source) + self._before)
+        self._check_length("max_target_length", len(framing.target))
 
     @property
     def _before(self) -> int:

@@ -166,10 +166,10 @@ class TextToText(GenerationTask, TableTask):
         self.pair_rows = PairRows(self)
         self._tokens = TokenStream(self)
         self.build()
-        self._check_decoding()
 
-    def _check_decoding(self) -> None:
-        """Raises ValueError if the settings of decoding do not fit each other, or the model."""
+    def _check_settings(self) -> None:
+        super()._check_settings()
+        self.pair_rows.check_lengths()
         start, rows = self.framing.start_id, self._target_rows
         if start is not None and not start < rows:
             raise ValueError(
@@ -177,10 +177,6 @@ class TextToText(GenerationTask, TableTask):
                 f"{rows} rows. Received: {start}"
             )
         self.decoding_settings()
-
-    def _settings_changed(self) -> None:
-        self._check_decoding()
-        super()._settings_changed()
 
     @property
     def model(self) -> keras.Model:

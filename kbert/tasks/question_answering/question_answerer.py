@@ -93,14 +93,6 @@ class QuestionAnswerer(FineTuningTask):
 
     def __init__(self, encoder: keras.Model, tokenizer: Tokenizer, **options: Any) -> None:
         super().__init__(encoder, tokenizer, **options)
-        if self.max_length is None:
-            self.max_length = min(MAX_LENGTH, encoder.config.max_positions)
-        if self.max_question_length is None:
-            self.max_question_length = min(MAX_QUESTION_LENGTH, self.max_length // 4)
-        if self.doc_stride is None:
-            overhead = self.max_question_length + 2 + tokenizer.pair_separators
-            self.doc_stride = min(DOC_STRIDE, max((self.max_length - overhead) // 2, 1))
-        self._check_windows()
         self.span = SpanHead(encoder.config, dtype=encoder.dtype_policy)
         self.build()
 
@@ -115,12 +107,24 @@ class QuestionAnswerer(FineTuningTask):
             doc_stride=self.doc_stride,
         )
 
-    def _settings_changed(self) -> None:
-        super()._settings_changed()
-        self._check_windows()
+    def _check_settings(self) -> None:
+        """Sets the lengths that are None to their defaults, and makes `windows`, which checks them.
 
-    def _check_windows(self) -> None:
-        """Makes `windows`; raises ValueError if they have no room for a question and a token."""
+        Raises ValueError if windows have no room for a question and a token.
+        """
+        super()._check_settings()
+        chosen, tokenizer = self.chosen, self.tokenizer
+        if chosen.max_length is None:
+            longest = min(MAX_LENGTH, self.encoder.config.max_positions)
+            chosen = chosen.replace(max_length=longest)
+        if chosen.max_question_length is None:
+            longest = min(MAX_QUESTION_LENGTH, chosen.max_length // 4)
+            chosen = chosen.replace(max_question_length=longest)
+        if chosen.doc_stride is None:
+            overhead = chosen.max_question_length + 2 + tokenizer.pair_separators
+            stride = min(DOC_STRIDE, max((chosen.max_length - overhead) // 2, 1))
+            chosen = chosen.replace(doc_stride=stride)
+        self.chosen = chosen
         self.__dict__.pop("windows", None)
         _ = self.windows
 

@@ -7,7 +7,7 @@ import tensorflow as tf
 import kbert
 from kbert.data import as_table
 from kbert.models.weights import get_arrays
-from kbert.tasks import TextDenoiser, TextEmbedder
+from kbert.tasks import SkipThought, TextDenoiser, TextEmbedder
 from kbert.tasks.fine_tuning.sample_weights import weigh_examples
 from tests.harness import assert_close, randomise, tiny_config
 
@@ -47,6 +47,21 @@ def left(batch):
 
     shortened = texts("token_ids", "padding_mask")
     return list(zip(shortened, texts("target_ids", "target_mask"), strict=True))
+
+
+@pytest.mark.parametrize("make", [TextDenoiser, SkipThought])
+def test_settings_count_for_the_embedder_or_stay(encoder, tokenizer, make):
+    task = make(encoder, tokenizer, decoder_layers=1)
+    for name, value in (("token_pooling", "mean"), ("decoder_layers", 2)):
+        before = getattr(task, name)
+        with pytest.raises(AttributeError, match=rf"`{name}` cannot be changed"):
+            setattr(task, name, value)
+        assert getattr(task, name) == before
+    task.max_length = 8
+    assert task.embedder.max_length == 8
+    with pytest.raises(ValueError, match="max_length must be between"):
+        task.max_length = 1000
+    assert task.max_length == task.embedder.max_length == 8
 
 
 def test_six_of_ten_tokens_are_deleted_others_each_time(encoder, tokenizer):

@@ -378,6 +378,18 @@ def test_of_several_results_the_best_is_scored():
     assert task.file_answers(task).written(answers) == [{"outputs": x} for x in answers]
 
 
+def test_a_setting_that_changes_later_is_checked():
+    task = answerer(max_length=7)
+    for name, value in (
+        ("max_length", 1000), ("max_target_length", 1000), ("prefix", "h g " * 9),
+        ("generation", {"decoder_start_token_id": 1000}),
+    ):  # fmt: skip
+        before = getattr(task, name)
+        with pytest.raises(ValueError, match="Received"):
+            setattr(task, name, value)
+        assert getattr(task, name) == before
+
+
 def test_a_setting_that_changes_later_counts():
     task = answerer(max_length=7)
     task.prefix, task.generation = "h g ", {"num_beams": 2, "decoder_start_token_id": 0}
