@@ -41,7 +41,7 @@ from kbert.training.optimization.optimizers import AdamW
 from kbert.training.optimization.schedules import WarmupDecay
 from kbert.training.optimization.settings import WARMUP_STEPS, default_warmup
 from kbert.training.run.record import SAME, Resume
-from kbert.training.step.keras_arguments import EXPORT, refuse_arguments
+from kbert.training.step.keras_arguments import EXPORT, refuse_arguments, refusing_x
 from kbert.training.step.mixin import TrainStep
 
 if TYPE_CHECKING:
@@ -172,6 +172,7 @@ class Task(TrainStep, keras.Model):
             return on_corpus(self, data, model=model, **settings)
         return DatasetObjective(self, data, labels, model=model, **settings)
 
+    @refusing_x
     def fit(  # type: ignore[override]  # its own arguments are by name
         self,
         data: Any,
@@ -205,7 +206,7 @@ class Task(TrainStep, keras.Model):
                 resumes with the new ones; names of settings allow only these to change.
             verbose: 0 = silent; "auto" = a line with speed and time left on a corpus, Keras'
                 progress bar on batches.
-            callbacks: Keras callbacks.
+            callbacks: Keras callbacks: a list, one or None.
             **settings: on a corpus `steps` and the other fields of `corpus_objective.settings`,
                 such as `batch_size`, `sequence_length`, `learning_rate`, `evaluate_every`. On
                 batches `epochs`, `steps_per_epoch`, `validation_data` and other arguments of

@@ -90,6 +90,45 @@ def test_evaluate_and_predict_name_them_too(classifier):
         classifier.predict(TEXTS, size=2)
 
 
+def test_x_is_the_first_argument_here(classifier):
+    multi = tasks.MultiTask({"one": classifier})
+    for call in (classifier.fit, classifier.evaluate, multi.fit, multi.evaluate):
+        with pytest.raises(TypeError, match=r"does not support `x`: .*first argument, `data`"):
+            call(x=TEXTS, y=LABELS)
+    with pytest.raises(TypeError, match=r"predict\(\) does not support `x`.*Received: x=\['"):
+        classifier.predict(x=TEXTS)
+
+
+def test_callbacks_are_a_list_one_or_none(classifier):
+    steps = []
+    one = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: steps.append(batch))
+    for callbacks in (None, (), one, [one], (one,), keras.callbacks.CallbackList([one])):
+        classifier.fit(TEXTS, LABELS, epochs=1, batch_size=4, verbose=0, callbacks=callbacks)
+    assert len(steps) == 4 * 2
+    rate = keras.callbacks.LearningRateScheduler(lambda epoch: 0.0)
+    before = weights(classifier)
+    classifier.fit(TEXTS, LABELS, epochs=1, batch_size=4, verbose=0, callbacks=rate)
+    assert same(before, weights(classifier))
+
+
+def test_a_task_without_trainable_weights_is_not_trained(classifier, tmp_path):
+    rule = r"requires trainable weights.*Received: a {} whose \d+ weights are all frozen"
+    folder = tmp_path / "run"
+    with pytest.raises(ValueError, match=rule.format("TextClassifier")):
+        classifier.fit(TEXTS, LABELS, freeze="*", model_dir=folder, verbose=0)
+    assert not folder.exists()
+    multi = tasks.MultiTask({"one": classifier})
+    pretraining = tasks.Pretraining(classifier.encoder, classifier.tokenizer)
+    for layer in (classifier, pretraining):
+        layer.trainable = False
+    with pytest.raises(ValueError, match=rule.format("TextClassifier")):
+        classifier.fit(TEXTS, LABELS, verbose=0)
+    with pytest.raises(ValueError, match=rule.format("MultiTask")):
+        multi.fit({"one": (TEXTS, LABELS)}, verbose=0)
+    with pytest.raises(ValueError, match=rule.format("Pretraining")):
+        pretraining.fit(toy.batches(pretraining.tokenizer), verbose=0)
+
+
 # Sample weights.
 
 

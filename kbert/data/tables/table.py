@@ -239,9 +239,14 @@ class Table:
             return numbers[0]
         if len(numbers) < len(values):
             return values  # refused as no list of names
+        hint = ""
+        if set(numbers) <= {0, 1}:
+            hint = (
+                ", not one-hot vectors: pass labels.argmax(1), or lists of names for several "
+                "labels per row"
+            )
         raise ValueError(
-            f"{self.place(row)}: labels must be class ids or names, one per row, not one-hot "
-            "vectors: pass labels.argmax(1), or lists of names for several labels per row. "
+            f"{self.place(row)}: labels must be numbers, class ids or names, one per row{hint}. "
             f"Received: {values!r:.80}"
         )
 

@@ -35,7 +35,7 @@ from kbert.training.run.history import History
 from kbert.training.run.objective import Evaluate
 from kbert.training.run.phases import Epochs, Phase, Start
 from kbert.training.run.record import SAME, Resume
-from kbert.training.step.keras_arguments import EVALUATE, refuse_others
+from kbert.training.step.keras_arguments import EVALUATE, refuse_others, refusing_x
 from kbert.training.step.mixin import TrainStep, check_compares_whole_batches
 
 ANNEALED, PROPORTIONAL, SQUARE_ROOT, UNIFORM = "annealed", "proportional", "sqrt", "uniform"
@@ -204,6 +204,7 @@ class MultiTask(KerasEdits, TrainStep, keras.Model):
                 merged |= {f"{name}_{key}": pair for key, pair in task_terms.items()}
         return losses, metrics
 
+    @refusing_x
     def fit(  # type: ignore[override]  # tables by the tasks' names
         self,
         data: Mapping[str, Any],
@@ -235,7 +236,7 @@ class MultiTask(KerasEdits, TrainStep, keras.Model):
                 resumes with the new ones; names of settings allow only these to change.
             verbose: 1 = a progress bar, 2 = a line per epoch, 0 = silent; "auto" = 1 in a terminal
                 or a notebook, else 2.
-            callbacks: Keras callbacks.
+            callbacks: Keras callbacks: a list, one or None.
             **settings: the fields of `FitSettings`.
 
         Returns:
@@ -256,6 +257,7 @@ class MultiTask(KerasEdits, TrainStep, keras.Model):
             model_dir=model_dir, resume=resume, verbose=verbose, callbacks=callbacks
         )
 
+    @refusing_x
     def evaluate(  # type: ignore[override]
         self,
         data: Mapping[str, Any],

@@ -36,6 +36,7 @@ from kbert.training.step.keras_arguments import (
     EVALUATE,
     PREDICT,
     refuse_others,
+    refusing_x,
 )
 
 
@@ -198,6 +199,7 @@ class TableTask(Task):
         return TableObjective(self, data, labels, **settings)
 
     @takes(FitSettings)
+    @refusing_x
     def fit(  # type: ignore[override]  # a table and labels where Keras has x and y
         self,
         data: Any,
@@ -237,7 +239,7 @@ class TableTask(Task):
                 resumes with the new ones; names of settings allow only these to change.
             verbose: 1 = a progress bar, 2 = a line per epoch, 0 = silent; "auto" = 1 in a terminal
                 or a notebook, else 2.
-            callbacks: Keras callbacks.
+            callbacks: Keras callbacks: a list, one or None.
             **settings: the fields of `FitSettings`:
 
                 {options}
@@ -289,6 +291,7 @@ class TableTask(Task):
         """The `Predictor` that runs the task over tables."""
         return Predictor(self)
 
+    @refusing_x
     def predict(
         self,
         data: Any,
@@ -322,6 +325,7 @@ class TableTask(Task):
         self.report_cut(cut, len(table))
         return answers
 
+    @refusing_x
     def evaluate(  # type: ignore[override]  # a table and labels where Keras has x and y
         self,
         data: Any,

@@ -72,6 +72,7 @@ from kbert.tasks.input_form import TEXTS_ALONE
 from kbert.tasks.loading import load_encoder
 from kbert.text import Pairs
 from kbert.tokenizers.base import Tokenizer
+from kbert.training.step.keras_arguments import refusing_x
 from kbert.training.step.state import DerivedMetrics
 
 LONGER = 50  # tokens by which a target may exceed its source
@@ -258,6 +259,7 @@ class TextToText(GenerationTask, TableTask):
             return PairsObjective(self, pairs, validation_data=held_out, **settings)
         return super().make_objective(data, targets, validation_data=validation_data, **settings)
 
+    @refusing_x
     def fit(  # type: ignore[override]  # pairs where Keras has x and y
         self, data: Any, targets: Any = None, **settings: Any
     ) -> keras.callbacks.History:
@@ -349,6 +351,7 @@ class TextToText(GenerationTask, TableTask):
         rouges = ["rouge1", "rouge2", "rougeL", "rougeLsum"]
         return ["bleu", "chrf", *(rouges if _has_latin(references_of(table)) else [])]
 
+    @refusing_x
     def predict(  # type: ignore[override]  # texts, and how they are decoded
         self,
         data: Any,
@@ -411,6 +414,7 @@ class TextToText(GenerationTask, TableTask):
         )
         return answer(generated, scores, return_scores)
 
+    @refusing_x
     def evaluate(self, data: Any, labels: Any = None, **options: Any) -> Any:  # type: ignore[override]
         """Returns the mean loss on examples, and the metrics of the texts generated for them.
 

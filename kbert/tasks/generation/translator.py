@@ -27,6 +27,7 @@ from kbert.tasks.generation.translation_batches import (
 from kbert.training.optimization.optimizers import AdamW
 from kbert.training.optimization.schedules import WarmupDecay
 from kbert.training.optimization.settings import default_warmup
+from kbert.training.step.keras_arguments import refusing_x
 
 MAX_TOKENS = 4096  # tokens per side of a batch
 
@@ -116,6 +117,7 @@ class Translator(TextToText):
             settings["validation_data"] = held_out_batches(self, validation_data, max_tokens)
         return GenerationTask.make_objective(self, batches, **settings)
 
+    @refusing_x
     def fit(  # type: ignore[override]  # pairs where Keras has x and y
         self,
         data: Any,

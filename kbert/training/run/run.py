@@ -29,7 +29,7 @@ from kbert.training.run.phases import Epochs, Phase, Start
 from kbert.training.run.record import FIXED, SAME, Resume, check_resume
 from kbert.training.run.settings import RunSettings
 from kbert.training.run.signals import stopping
-from kbert.training.step.keras_arguments import check_callbacks
+from kbert.training.step.keras_arguments import callback_list, check_callbacks, check_trainable
 from kbert.training.step.mixin import TrainStep
 from kbert.training.strategies import Strategy, current_strategy
 
@@ -69,8 +69,9 @@ class Run:
         verbose: `"line"` for a line with speed and time left (phases only), or Keras' values: 0 for
             silence, 1 for a progress bar, 2 for a line per epoch, `"auto"` for 1 in a terminal or
             notebook, else 2.
-        callbacks: Keras callbacks. A phase counts as an epoch for them. While one has an attribute
-            `may_be_best` that is False, evaluations do not count for the best weights.
+        callbacks: Keras callbacks: a list, one or None. A phase counts as an epoch for them. While
+            one has an attribute `may_be_best` that is False, evaluations do not count for the best
+            weights.
 
     Raises:
         ValueError: Settings contradict each other.
@@ -115,7 +116,9 @@ class Run:
     callbacks: Sequence[keras.callbacks.Callback] = ()
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "callbacks", callback_list(self.callbacks))
         check_callbacks(self.task, self.callbacks, in_run=True)
+        check_trainable(self.task)
         check_resume(self.resume, self.model_dir)
         _check_average(self.task)
         self._check()

@@ -1,11 +1,15 @@
 """Keras arguments that kbert does not accept: each raises an error that names the alternative."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar, cast
 
 import keras
 
 from kbert.core.late import optional
+
+F = TypeVar("F", bound=Callable)
 
 COMPILE = {
     "loss": "a task defines its own losses, and docs/own_task.md shows a task with another loss",
@@ -89,6 +93,30 @@ def refuse_others(given: Mapping[str, Any], ways: Mapping[str, str], function: s
             f"{function}() has no such argument. "
             f"Received: {', '.join(f'{name}={value!r:.80}' for name, value in given.items())}"
         )
+
+
+def refusing_x(method: F) -> F:
+    """Makes a method refuse Keras' argument `x`: the method's first argument has another name.
+
+    Python's own error would only say that the first argument is missing.
+
+    Example:
+        >>> class Task:
+        ...     @refusing_x
+        ...     def predict(self, data): ...
+        >>> Task().predict(x=["a"])
+        Traceback (most recent call last):
+        TypeError: predict() does not support `x`: use its first argument, `data`. Received: x=['a']
+    """
+    _, first, *_ = inspect.signature(method).parameters
+    ways = {"x": f"use its first argument, `{first}`"}
+
+    @functools.wraps(method)
+    def checked(self: Any, *args: Any, **kwargs: Any) -> Any:
+        refuse_arguments(kwargs, ways, method.__name__)
+        return method(self, *args, **kwargs)
+
+    return cast(F, checked)
 
 
 def refuse_schedule(settings: Mapping[str, Any]) -> None:
@@ -176,12 +204,34 @@ def check_weights(optimizer: keras.optimizers.Optimizer, weights: Sequence[keras
         )
 
 
+def check_trainable(model: keras.Model) -> None:
+    """Raises ValueError if all weights of a model are frozen: a run would change nothing."""
+    if model.built and model.weights and not model.trainable_variables:
+        raise ValueError(
+            "Training requires trainable weights: thaw some, or leave out `freeze`. "
+            f"Received: a {type(model).__name__} whose {len(model.weights)} weights are all frozen"
+        )
+
+
+def callback_list(callbacks: Any) -> list[keras.callbacks.Callback]:
+    """Returns callbacks as a list.
+
+    Args:
+        callbacks: Callbacks as in Keras: a list, one, None or a `CallbackList`.
+
+    Example:
+        >>> callback_list(None), len(callback_list(keras.callbacks.Callback()))
+        ([], 1)
+    """
+    return keras.tree.flatten(getattr(callbacks, "callbacks", callbacks) or [])
+
+
 def check_callbacks(model: Any, callbacks: Any, *, in_run: bool) -> None:
     """Raises for Keras callbacks that would fail after an epoch, or have no effect.
 
     Args:
         model: Model that is trained.
-        callbacks: The caller's callbacks, as in Keras: a list, one, None or a `CallbackList`.
+        callbacks: The caller's callbacks, as `callback_list` takes them.
         in_run: Whether a `kbert.training.Run` trains, which resumes and keeps the best weights.
 
     Raises:
@@ -189,7 +239,7 @@ def check_callbacks(model: Any, callbacks: Any, *, in_run: bool) -> None:
         ValueError: There is a `BackupAndRestore` or a `SwapEMAWeights` in a run, or a
             `ModelCheckpoint` that saves a whole model that has no config.
     """
-    for callback in keras.tree.flatten(getattr(callbacks, "callbacks", callbacks) or []):
+    for callback in callback_list(callbacks):
         name = type(callback).__name__
         if in_run and isinstance(callback, keras.callbacks.BackupAndRestore):
             raise ValueError(

@@ -30,9 +30,11 @@ from kbert.core.in_memory import is_dataset
 from kbert.core.late import tf
 from kbert.core.types import Pair, PathLike, Tensor, Tensors
 from kbert.training.step.keras_arguments import (
+    callback_list,
     check_callbacks,
     check_compile,
     check_optimizer,
+    check_trainable,
     check_weights,
 )
 from kbert.training.step.loss_scale import LossScale
@@ -254,6 +256,7 @@ class TrainStep(_Base):
         `verbose="auto"` is a progress bar in a terminal or notebook, else one line per epoch.
         """
         check_callbacks(self, kwargs.get("callbacks"), in_run=False)
+        check_trainable(self)
         if is_dataset(x) or isinstance(x, Generator):
             kwargs.setdefault("shuffle", False)  # else Keras warns that it cannot
         try:
@@ -544,7 +547,7 @@ def _release(callbacks: Any) -> None:
     Args:
         callbacks: the argument of `fit`, or a `keras.callbacks.CallbackList`.
     """
-    for callback in keras.tree.flatten(getattr(callbacks, "callbacks", callbacks)):
+    for callback in callback_list(callbacks):
         if hasattr(callback, "release"):
             callback.release()
 

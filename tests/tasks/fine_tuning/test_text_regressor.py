@@ -100,6 +100,10 @@ def test_it_learns_in_the_units_of_the_data(task, tmp_path):
     ("call", "message"),
     [
         (lambda t: t.fit(["a"], ["high"]), "row 0 .*a regression must be a number. .*'high'"),
+        (
+            lambda t: t.fit(["a"], [[0.5, 2.0]]),
+            r"row 0 .*must be numbers, class ids or names, one per row. Received: \[0.5, 2.0\]",
+        ),
         (lambda t: t.fit(["a"], ["nan"]), "row 0 .*a regression must be a number. Received: nan"),
         (lambda t: t.fit(["a"], [1.0], class_weights="balanced"), "for tasks with classes only"),
         (lambda t: t.evaluate(["a"]), "no column 'label'"),
