@@ -19,6 +19,31 @@ _ELSEWHERE = {
 _OF_TOKENS = ("padding_mask", "segment_ids")
 
 
+def by_name(inputs: Any, main: str) -> dict[str, Any]:
+    """Returns the inputs of a call as a dict; ids alone are the input `main`.
+
+    Args:
+        inputs: ids, or a dict name -> input.
+        main: name of the ids.
+
+    Raises:
+        ValueError: the inputs are a list, or an input is ragged.
+    """
+    if isinstance(inputs, list | tuple):
+        raise ValueError(
+            f"Several inputs must be passed by name, as {{{main!r}: ids, 'padding_mask': mask}}. "
+            f"Received: a {type(inputs).__name__} of {len(inputs)}"
+        )
+    named = dict(inputs) if isinstance(inputs, Mapping) else {main: inputs}
+    for name, x in named.items():
+        if hasattr(x, "row_splits"):
+            raise ValueError(
+                f"`{name}` must have rows of equal length: tokenizer(texts, padding=True) returns "
+                f"padded ids and their mask. Received: a {type(x).__name__}"
+            )
+    return named
+
+
 def named_inputs(
     inputs: Any,
     main: str,
@@ -34,11 +59,11 @@ def named_inputs(
         model: name of the model in messages, such as "An encoder".
 
     Raises:
-        ValueError: a name is unknown or missing, the token ids do not have two dimensions, or the
-            shape of "padding_mask" or "segment_ids" differs from that of the token ids.
+        ValueError: a name is unknown or missing, the inputs are a list or ragged, the token ids do
+            not have two dimensions, or the shape of "padding_mask" or "segment_ids" differs from
+            that of the token ids.
     """
-    if not isinstance(inputs, dict):
-        inputs = {main: inputs}
+    inputs = by_name(inputs, main)
     known_names = (main, *optional)
     if main not in inputs or not set(inputs) <= set(known_names):
         translations = [
@@ -49,15 +74,26 @@ def named_inputs(
             f"{model} has the inputs `{main}` and optionally "
             f"{' and '.join(f'`{x}`' for x in optional)}{hint}. Received: {', '.join(inputs)}"
         )
+    check_shapes(inputs, main, _OF_TOKENS)
+    return inputs
+
+
+def check_shapes(inputs: Mapping[str, Any], main: str, others: Collection[str]) -> None:
+    """Raises ValueError unless the token ids have two dimensions and other inputs their shape.
+
+    Args:
+        inputs: name -> input.
+        main: name of the token ids.
+        others: names of inputs with a value for each token; they may be missing or None.
+    """
     check_rank(main, inputs[main])
     shape = tuple(inputs[main].shape)
-    for name in _OF_TOKENS:
+    for name in others:
         if inputs.get(name) is not None and not _agree(tuple(inputs[name].shape), shape):
             raise ValueError(
                 f"`{name}` must have the shape of `{main}`, {shape}. "
                 f"Received: shape {tuple(inputs[name].shape)}"
             )
-    return dict(inputs)
 
 
 def _agree(one: tuple, other: tuple) -> bool:

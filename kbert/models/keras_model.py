@@ -11,7 +11,7 @@ from kbert.core import late
 from kbert.core.types import PathLike
 from kbert.layers.ids import assert_ids, check_ids, check_whole
 from kbert.models.edits import NONE, Variants
-from kbert.models.inputs_and_outputs import as_integers
+from kbert.models.inputs_and_outputs import as_integers, by_name
 
 # For type checkers only: the mixin is combined with keras.Model.
 if TYPE_CHECKING:
@@ -97,9 +97,32 @@ class KerasModel(KerasEdits):
     def predict(self, x: Any, *args: Any, **kwargs: Any) -> Any:
         """Runs Keras' `predict`; ids outside of their tables raise before anything is computed.
 
-        Batches of a `tf.data.Dataset` are checked when they are read.
+        Batches of a `tf.data.Dataset` are checked when they are read. After an error, such as that
+        of the model for unknown names or too many tokens, the model has its weights.
         """
-        return super().predict(self.checked_ids(x), *args, **kwargs)
+        with self._keeping_weights():
+            return super().predict(self.checked_ids(x), *args, **kwargs)
+
+    @contextlib.contextmanager
+    def _keeping_weights(self) -> Iterator[None]:
+        """Context of Keras' `predict`, which on JAX takes the weights out of the model.
+
+        It puts them back only at its end (Keras 3.15), not after an error. If the error is that of
+        the first batch, as from the checks of `call`, their arrays are still the ones of before.
+        Later ones donated those, so that only Keras has the current arrays.
+        """
+        is_jax = keras.backend.backend() == "jax"
+        before = [(variable, variable.value) for variable in self.variables] if is_jax else []
+        try:
+            yield
+        except BaseException:
+            if before and getattr(self, "_jax_state", None):
+                self.jax_state_sync()
+                self._jax_state = None
+            for variable, value in before:
+                if variable._value is None:
+                    variable.assign(value)
+            raise
 
     def predict_on_batch(self, x: Any) -> Any:
         """Runs Keras' `predict_on_batch`; ids outside of their tables raise."""
@@ -111,7 +134,8 @@ class KerasModel(KerasEdits):
         `x` is ids of the main input, a dict name -> array, or a `tf.data.Dataset` of either.
 
         Raises:
-            ValueError: ids are outside of their tables, or masks are not whole numbers.
+            ValueError: ids are outside of their tables, masks are not whole numbers, or inputs
+                have no names or are ragged.
         """
         if hasattr(x, "element_spec"):
             import tensorflow as tf
@@ -125,7 +149,7 @@ class KerasModel(KerasEdits):
         return x
 
     def _named(self, x: Any) -> Mapping[str, Any]:
-        return x if isinstance(x, Mapping) else {next(iter(self.id_rows)): x}
+        return by_name(x, next(iter(self.id_rows)))
 
     def _assert_batch(self, x: Any, *rest: Any) -> Any:
         """Adds checks of ids and masks to the graph of a dataset's batch, and returns the batch.

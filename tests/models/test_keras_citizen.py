@@ -442,6 +442,59 @@ def test_answers_that_are_not_finite_are_not_saved_over_a_preset(kind, tmp_path)
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
 
 
+@every_model
+def test_after_a_refused_predict_the_model_has_its_weights(kind):
+    """Keras on JAX takes them out of the model, and puts them back only at the end."""
+    make, inputs, output = MODELS[kind]
+    model, (main, ids) = make(), next(iter(inputs.items()))
+    before = model.get_weights()
+    wrong = [{**inputs, "other": ids}, {**inputs, main: ids[:, 0]}, [ids, MASK]]
+    if kind != "elmo":  # which takes rows of any length
+        masks = {name: MASK[:, :3] for name in inputs if name.endswith("_mask")}
+        wrong += [{**inputs, main: np.ones((4, 17), "int32")}, {**inputs, **masks}]
+    for given in wrong:
+        with pytest.raises(ValueError, match="Received"):
+            model.predict(given, verbose=0)
+        for found, expected in zip(model.get_weights(), before, strict=True):
+            np.testing.assert_array_equal(found, expected)
+
+    class Stop(keras.callbacks.Callback):
+        def on_predict_batch_end(self, batch, logs=None):
+            raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        model.predict(inputs, batch_size=2, verbose=0, callbacks=[Stop()])
+    for found, expected in zip(model.get_weights(), before, strict=True):
+        np.testing.assert_array_equal(found, expected)
+    assert model.predict(inputs, verbose=0)[output].shape[0] == 4
+
+
+def test_a_list_of_inputs_is_refused_by_name():
+    message = r"by name, as \{'token_ids': ids, 'padding_mask': mask\}. Received: a list of 2"
+    for model in (encoder(**ONE_LAYER), decoder(**ONE_LAYER)):
+        for call in (model, model.predict):
+            with pytest.raises(ValueError, match=message):
+                call([IDS, MASK])
+
+
+@pytest.mark.tensorflow
+def test_ragged_ids_are_refused_with_what_to_give():
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "fox"]
+    tokenizer = kbert.WordPieceTokenizer(words)
+    texts = ["a fox", "a"]
+    message = r"`token_ids` must have rows of equal length: tokenizer\(texts, padding=True\)"
+    for model in (encoder(**ONE_LAYER), decoder(**ONE_LAYER)):
+        for call in (model, model.predict):
+            with pytest.raises(ValueError, match=message):
+                call(tokenizer(texts))
+    padded = tokenizer(texts, padding=True)
+    model = encoder(**ONE_LAYER)
+    assert (
+        model({name: padded[name] for name in ("token_ids", "padding_mask")})["pooled"].shape[0]
+        == 2
+    )
+
+
 @pytest.mark.parametrize("kind", ["encoder", "decoder", "seq2seq"])
 def test_a_mask_between_whole_numbers_is_refused(kind):
     """A cast would make 0.5 what masks everything."""

@@ -25,6 +25,7 @@ from kbert.layers import BidirectionalLSTM, CharacterCNN, ScalarMix, WordSoftmax
 from kbert.models.elmo.embedding import Embedder
 from kbert.models.elmo.prediction import NextWords
 from kbert.models.initial_values import without_drawing
+from kbert.models.inputs_and_outputs import by_name
 from kbert.models.keras_model import KerasModel
 from kbert.models.weights import get_arrays, set_arrays
 from kbert.signatures import MAX_BYTES
@@ -368,10 +369,9 @@ def _named_inputs(inputs: Any, characters: int) -> dict[str, Any]:
     """Returns the inputs of `Elmo.call` as a dict, after a check of names and shape.
 
     `inputs` are ids or a dict; `characters` is C, the characters of a word. ValueError if a name is
-    unknown, the ids are missing, or their shape is not (B, T, C).
+    unknown, the ids are missing or ragged, or their shape is not (B, T, C).
     """
-    if not isinstance(inputs, dict):
-        inputs = {"character_ids": inputs}
+    inputs = by_name(inputs, "character_ids")
     unknown = [name for name in inputs if name not in INPUTS]
     if unknown or "character_ids" not in inputs:
         raise ValueError(
@@ -383,7 +383,7 @@ def _named_inputs(inputs: Any, characters: int) -> dict[str, Any]:
         raise ValueError(
             f"`character_ids` must be of shape (batch, words, {characters}). Received: {shape}"
         )
-    return dict(inputs)
+    return inputs
 
 
 def _reversed_places(mask: Tensor) -> Tensor:

@@ -36,7 +36,7 @@ from kbert.models.blocks import (
 from kbert.models.encoder import Encoder
 from kbert.models.from_config import FromConfig
 from kbert.models.generators.warm_start import arrays_of_encoder, config_of_encoder
-from kbert.models.inputs_and_outputs import check_rank, output_spec
+from kbert.models.inputs_and_outputs import check_rank, check_shapes, output_spec
 from kbert.models.weights import get_arrays, set_arrays
 
 INPUTS = (
@@ -455,7 +455,7 @@ def _embedding_norm(config: Seq2SeqConfig, **kwargs: Any) -> keras.layers.Layer 
 
 
 def check_inputs(inputs: Tensor, known_names: Sequence[str] = INPUTS) -> None:
-    """Raises ValueError unless names and ranks of the inputs are those of `Seq2Seq.call`.
+    """Raises ValueError unless names and shapes of the inputs are those of `Seq2Seq.call`.
 
     `known_names` are the names of all inputs that the model has.
     """
@@ -469,4 +469,4 @@ def check_inputs(inputs: Tensor, known_names: Sequence[str] = INPUTS) -> None:
             f"Received: {', '.join(names)}"
         )
     for name in needed:
-        check_rank(name, inputs[name])
+        check_shapes(inputs, name, (name.replace("token_ids", "padding_mask"),))
