@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 
 from kbert.core.ragged import Ragged
+from kbert.data import pipeline
 from kbert.data.tables import bucketing, rows as table_rows
 from kbert.data.tables.bucketing import BUCKET, bucketed_batches
 from kbert.data.tables.rows import Rows
@@ -192,3 +193,8 @@ def test_it_never_ends_and_knows_its_size_where_it_does():
 def test_numbers_out_of_range(lengths, options, message):
     with pytest.raises(ValueError, match=message):
         bucketed_batches(make_rows(lengths), assemble, **{"batch_size": 2, **options})
+
+
+def test_no_thread_tunes_a_dataset():
+    """It would sleep when the dataset is dropped, and `fit` would wait for it."""
+    assert not pipeline.exact_options().autotune.enabled
