@@ -41,7 +41,7 @@ def exact_options(threads: int | None = None) -> tf.data.Options:
     options.threading.max_intra_op_parallelism = 1
     if threads is not None:
         options.threading.private_threadpool_size = threads
-    # A dataset that is dropped waits for the thread that tunes it, which sleeps for up to a minute
-    # (TensorFlow 2.21): every `fit` ended with such a pause.
+    # A dataset of datasets that is dropped waits for the thread that tunes it, which sleeps for up
+    # to a minute (TensorFlow 2.21): `fit` on a table ended with such a pause.
     options.autotune.enabled = False
     return options
